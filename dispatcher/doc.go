@@ -97,6 +97,8 @@
 //	processing  extend   own lease               processing  same      same
 //	processing  release  own lease               pending     -1        same
 //	dead        replay   by a person             pending     0         same
+//	pending     withdraw  never claimed          withdrawn   same      same
+//	dead        withdraw  never claimed          withdrawn   same      same
 //
 // A lease that ends without an outcome spends no attempt. Its row may have ended the process, so the worker that claims it
 // next delivers few such rows at once, and counts each of these deliveries when it begins; begun is their number since the
@@ -104,6 +106,7 @@
 //
 // A lease stays its worker's own until another claim, also when it is over. attempts is the retry budget
 // that is used up, and max is the row's own, else the dispatcher's. A nack spends the attempt. A release
-// gives it back: the delivery never began, or its failure is the destination's. Nothing leaves delivered.
+// gives it back: the delivery never began, or its failure is the destination's. Nothing leaves delivered
+// or withdrawn. A withdrawal is a producer's, in its own transaction: of an event that no worker has claimed, for all that the database knows.
 // A claim with order per key takes a row only together with every earlier live row of its key.
 package dispatcher

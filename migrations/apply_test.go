@@ -211,6 +211,20 @@ func TestConcurrentMigratorsApplyOnce(t *testing.T) {
 	need.That(t, sum == migrations.Version, "eight migrators applied %v, want %d in all", counts, migrations.Version)
 }
 
+// withdraw comes to an outbox that runs. Whether the server has forgotten a claim of the events that are there is not known, so
+// they are too late. The fence stays up: no lease is raised, and no claim waits.
+// CONTRACT: C-17, C-27
+func TestWithdrawComesToEventsThatAreThere(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Empty(t))
+	need.OK(t, migrations.UpTo(t.Context(), d.Conn, 6))
+	d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'before'`)
+	d.up("outbox")
+	d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'after'`)
+	pgtest.Want(d, "too late, withdrawn", "they are %s, want %s", `select string_agg(result, ', ') from outbox.withdraw_batch('{shop,shop}', '{orders,orders}', '{before,after}')`)
+	pgtest.Want(d, true, "the fence is up: %t", `select exists (select from outbox.outbox_fence where server_started = pg_postmaster_start_time() and inserted_by = xmin)`)
+}
+
 // The schema is the user's choice; two in one database do not touch each other.
 func TestUpLeavesOtherSchemasAlone(t *testing.T) {
 	t.Parallel()
@@ -377,7 +391,7 @@ func TestReadmeHasTheSignatures(t *testing.T) {
 	d := newDatabase(t, pgtest.Migrated(t))
 	page, err := os.ReadFile("../dispatcher/client/producer/README.md")
 	need.OK(t, err)
-	for _, name := range []string{"enqueue", "enqueue_batch"} {
+	for _, name := range []string{"enqueue", "enqueue_batch", "withdraw", "withdraw_batch"} {
 		found := regexp.MustCompile("(?s)<!-- " + name + " -->\n```sql\noutbox\\." + name + `\((.*?)\n\)` + "\n```").FindSubmatch(page)
 		if found == nil {
 			t.Errorf("the page does not print %s", name)

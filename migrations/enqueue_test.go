@@ -293,6 +293,8 @@ func TestEnqueueFunctionsExistOnce(t *testing.T) {
 			`p_partition_keys text[] DEFAULT NULL::text[], p_tenant_ids uuid[] DEFAULT NULL::uuid[], p_dedupe_keys text[] DEFAULT NULL::text[], ` +
 			`p_headers jsonb[] DEFAULT NULL::jsonb[], p_delays interval[] DEFAULT NULL::interval[], p_ids uuid[] DEFAULT NULL::uuid[], ` +
 			`p_max_bytes integer DEFAULT 1048576, p_lock_keys boolean[] DEFAULT NULL::boolean[], p_options jsonb DEFAULT '{}'::jsonb`,
+		"withdraw":       `p_namespace text, p_topic text, p_dedupe_key text DEFAULT NULL::text, p_id uuid DEFAULT NULL::uuid, OUT result text, OUT token bigint, OUT id uuid`,
+		"withdraw_batch": `p_namespaces text[], p_topics text[], p_dedupe_keys text[] DEFAULT NULL::text[], p_ids uuid[] DEFAULT NULL::uuid[]`,
 	} {
 		got := pgtest.Value[[]string](d, `select array_agg(pg_get_function_arguments(oid)) from pg_proc
 			where proname = $1 and pronamespace = 'outbox'::regnamespace`, name)

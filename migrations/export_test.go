@@ -45,6 +45,16 @@ func UpFiles(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applied, e
 	return up(ctx, conn, "outbox", all, lockWait{100 * time.Millisecond, 2000, 50 * time.Millisecond, time.Minute, time.Minute})
 }
 
+// UpTo applies the first migrations alone.
+func UpTo(ctx context.Context, conn *pgx.Conn, version int) error {
+	all, err := load(files, "outbox")
+	if err != nil {
+		return err
+	}
+	_, err = up(ctx, conn, "outbox", all[:version], patient)
+	return err
+}
+
 // UpFilesOnce is UpFiles that does not try again.
 func UpFilesOnce(ctx context.Context, conn *pgx.Conn, texts ...string) ([]Applied, error) {
 	all, err := load(testFiles(texts...), "outbox")

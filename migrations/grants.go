@@ -14,7 +14,7 @@ const (
 	// Dispatcher claims, writes outcomes back, removes what retention says, counts, and reports that it
 	// runs.
 	Dispatcher Kind = "dispatcher"
-	// Producer calls enqueue and enqueue_batch.
+	// Producer calls enqueue and enqueue_batch, and takes events back by withdraw and withdraw_batch.
 	Producer Kind = "producer"
 	// ReplayLogin replays and discards dead letters. It reads dead letters, and events without payload, headers and keys.
 	// It changes them only by the functions of an operation.
@@ -62,7 +62,9 @@ func Grants(schema, role string, kind Kind) []string {
 	case Producer:
 		grants = append(grants,
 			"grant execute on function "+on("enqueue")+to,
-			"grant execute on function "+on("enqueue_batch")+to)
+			"grant execute on function "+on("enqueue_batch")+to,
+			"grant execute on function "+on("withdraw")+to,
+			"grant execute on function "+on("withdraw_batch")+to)
 	case ReplayLogin:
 		grants = append(grants,
 			"grant select (id, seq, namespace, topic, key_hash, live, status) on table "+on("outbox_events")+to,

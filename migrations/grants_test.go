@@ -64,6 +64,9 @@ func TestProducerMayEnqueueAlone(t *testing.T) {
 	need.That(t, !again.inserted && again.id == first.id, "a duplicate gave %+v", again)
 	both := producer.batch(`'{shop,shop}', '{orders,orders}', '{"{}","{}"}', p_dedupe_keys => '{k,l}'`)
 	need.That(t, both[0] == (enqueued{first.id, false}) && both[1].inserted, "a batch gave %+v", both)
+	taken := pgtest.Value[string](producer, `select string_agg(result, ' ') from (select result from outbox.withdraw('shop', 'orders', 'l') union all
+		select result from outbox.withdraw_batch('{shop}', '{orders}', '{m}')) as said`)
+	need.Want(t, "withdrawn unknown", "withdrawals say %s, want %s", taken)
 	// What a producer puts in the way of the function's names is not used with the owner's rights.
 	pgtest.Exec(producer, `create temporary table outbox_events (id uuid, like_the_real_one text)`)
 	producer.mustEnqueue(`'shop', 'orders', '{}'`)
@@ -76,6 +79,7 @@ func TestProducerMayEnqueueAlone(t *testing.T) {
 		`delete from outbox.outbox_events`,
 		`select * from outbox.outbox_dead_letters`,
 		`select * from outbox.outbox_workers`,
+		`select outbox.outbox_withdrawable(e, 0, now()) from outbox.outbox_events as e`,
 		`select nextval('outbox.outbox_leases')`,
 		`select outbox.enqueue_retry_problem('{}')`,
 		`select outbox.outbox_replay_begin(gen_random_uuid(), 'shop', 'discard', 'CHG', 'ada', '{}', 1, 0, 50, '{1}')`,

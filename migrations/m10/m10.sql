@@ -22,7 +22,7 @@ create table if not exists m10_recovery.distributed_locks (
 
 comment on table m10_recovery.distributed_locks is 'The locks by which M10 workers take turns. They guard no event: leases do.';
 
--- The table of the contract. Rows that are dead are not in it: they are neither waiting nor processed.
+-- The table of the contract. Rows that are dead or withdrawn are not in it: they are neither waiting nor processed.
 --
 -- claimed_at is five minutes before the lease ends, also of a dispatcher's lease: a row is free when claimed_at is
 -- older than that. retry_count is the number of attempts that failed. process_after is null for an event that is due since it
@@ -37,7 +37,7 @@ select e.seq as id, coalesce(e.aggregate_type, '') as aggregate_type, coalesce(e
     coalesce(p.processor_id, e.locked_by::text) as claimed_by
 from {schema}.outbox_events as e
 left join m10_recovery.processors as p on p.worker = e.locked_by
-where e.namespace = '{namespace}' and e.topic = '{topic}' and e.status <> 'dead';
+where e.namespace = '{namespace}' and e.topic = '{topic}' and e.status not in ('dead', 'withdrawn');
 
 -- process_after may be set, while the event is not processed, and processed events may be deleted. Whatever else an UPDATE sets is
 -- refused. A rule makes one statement of a DELETE, however many rows there are.

@@ -25,7 +25,7 @@ type Transition struct {
 
 // Row is what a transition looks at and changes.
 type Row struct {
-	// Status is pending, processing, delivered or dead.
+	// Status is pending, processing, delivered, dead or withdrawn.
 	Status   string
 	Attempts int
 	// Lease is the number of the last claim; 0 before the first.
@@ -41,7 +41,7 @@ type Row struct {
 
 // Call is a call of the store.
 type Call struct {
-	// Verb is claim, begin, ack, nack, extend, release or replay.
+	// Verb is claim, begin, ack, nack, extend, release, replay or withdraw.
 	Verb string
 	// Worker makes the call, and Lease is the number of the lease that it was given.
 	Worker, Lease int
@@ -61,6 +61,7 @@ var guards = map[string]func(r Row, c Call, maxAttempts int) bool{
 	"retry":          func(_ Row, c Call, _ int) bool { return !c.Final },
 	"final":          func(_ Row, c Call, _ int) bool { return c.Final },
 	"by a person":    func(Row, Call, int) bool { return true },
+	"never claimed":  func(r Row, _ Call, _ int) bool { return r.Lease == 0 && r.Attempts == 0 },
 }
 
 // Read finds the table in a Go file: the lines of a comment from its head to the next empty one.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// CONTRACT: C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-50
+// CONTRACT: C-17, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-50
 func TestEveryStateKeepsTheRules(t *testing.T) {
 	table := read(t)
 	for _, test := range []struct {
@@ -61,12 +61,15 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		{"release by the worker of an older lease", one(with(read(t), "processing", "release", "own worker", "pending", "-1", "same")), "no longer holds it"},
 		{"claim of a leased row", one(with(read(t), "processing", "claim", "attempts < max", "processing", "+1", "new")), "changes hands before"},
 		{"a lease that ends spends an attempt", one(with(without("processing", "claim", "lease over, begun < 4"), "processing", "claim", "lease over, begun < 4", "processing", "+1", "new")), "more than 2"},
-		{"claim without a token", one(with(without("pending", "claim", "due, attempts < max"), "pending", "claim", "due, attempts < max", "processing", "+1", "same")), "delivered twice under"},
+		{"claim without a token", one(with(slices.DeleteFunc(without("pending", "claim", "due, attempts < max"), func(t Transition) bool { return t.Verb == "withdraw" }), "pending", "claim", "due, attempts < max", "processing", "+1", "same")), "delivered twice under"},
 		{"replay begins again at the first token", one(with(without("dead", "replay", "by a person"), "dead", "replay", "by a person", "pending", "0", "0")), "falls from"},
 		{"no second claim", one(without("processing", "claim", "lease over, begun < 4")), "for ever"},
 		{"no burial", one(without("processing", "claim", "lease over, begun = 4")), "for ever"},
 		{"delivered is not final", one(with(read(t), "delivered", "claim", "attempts < max", "processing", "+1", "new")), "leaves delivered"},
 		{"dead is retried", one(with(read(t), "dead", "claim", "attempts < max", "processing", "+1", "new")), "leaves dead"},
+		{"a withdrawal of what was claimed", one(with(read(t), "pending", "withdraw", "due", "withdrawn", "same", "same")), "withdrawn, and was delivered"},
+		{"a withdrawal of what is leased", one(with(read(t), "processing", "withdraw", "due", "withdrawn", "same", "same")), "withdrawn, and was delivered"},
+		{"withdrawn is claimed", one(with(read(t), "withdrawn", "claim", "attempts < max", "processing", "+1", "new")), "leaves withdrawn"},
 		{"claims beyond the prefix", key(func(g *game) { g.loosePrefix = true }), "arrives before"},
 		{"a worker does not wait in its queue", key(func(g *game) { g.beginAny = true }), "arrives before"},
 		{"a failure keeps the rest of the key", key(func(g *game) { g.keepRest = true }), "arrives before"},
@@ -132,7 +135,7 @@ type world struct {
 	replayed              bool
 }
 
-var statuses = []string{"pending", "processing", "delivered", "dead"}
+var statuses = []string{"pending", "processing", "delivered", "dead", "withdrawn"}
 
 // game is what is explored.
 type game struct {
@@ -178,6 +181,9 @@ func (g game) next(w world) (steps []step, broken string) {
 		if to, ok := g.call(w, r, Call{Verb: "replay"}); ok && !w.replayed && !g.ordered {
 			to.replayed = true // what was under way before may still come
 			add(step{what: "replay", row: r, to: to})
+		}
+		if to, ok := g.call(w, r, Call{Verb: "withdraw"}); ok {
+			add(step{what: "withdraw", row: r, to: to})
 		}
 	}
 	for worker := range workers {
@@ -257,7 +263,7 @@ func (r row) heldBy(c Call) bool { return int(r.holder) == c.Worker && int(r.lea
 func (g game) claims(w world, worker int, add func(step)) {
 	to := w
 	for r := range g.rows {
-		if g.ordered && to.rows[r].status >= 2 { // delivered or dead: it delays no other row
+		if g.ordered && to.rows[r].status >= 2 { // delivered, dead or withdrawn: it delays no other row
 			continue
 		}
 		from := w
@@ -314,7 +320,7 @@ func (g game) acts(w world, r, worker, lease int, add func(step)) (broken string
 			next(to, "begins, for the last time as a suspect")
 		}
 	case sending:
-		if g.ordered && r > 0 && !w.confirmed[r-1] && !w.becameDead[r-1] {
+		if g.ordered && r > 0 && !w.confirmed[r-1] && !w.becameDead[r-1] && w.rows[r-1].status != 4 {
 			return fmt.Sprintf("row %d arrives before row %d", r, r-1)
 		}
 		arrived := set(acking)
@@ -457,6 +463,10 @@ func (g game) check(was, is world) string {
 			return fmt.Sprintf("row %d leaves delivered", r)
 		case a.status == 3 && b.status != 3 && was.replayed == is.replayed:
 			return fmt.Sprintf("row %d leaves dead, and it was not replayed", r)
+		case a.status == 4 && b.status != 4:
+			return fmt.Sprintf("row %d leaves withdrawn", r)
+		case b.status == 4 && is.begun[r] != 0:
+			return fmt.Sprintf("row %d is withdrawn, and was delivered", r)
 		case b.status == 2 && !is.confirmed[r]:
 			return fmt.Sprintf("row %d is marked delivered, and no worker has it", r)
 		case b.status == 1 && b.holder == 0, b.status != 1 && b.holder != 0:
