@@ -35,6 +35,8 @@ func Steps(h deadletters.History) []Step {
 		switch e.Status {
 		case "delivered":
 			all = append(all, Step{e.UpdatedAt, "delivered", fmt.Sprintf("attempt %d, fencing token %d", e.Attempts, e.Lease)})
+		case "withdrawn":
+			all = append(all, Step{e.UpdatedAt, "withdrawn", "by its producer, so it is never sent"})
 		case "processing":
 			all = append(all, Step{e.UpdatedAt, "claimed", fmt.Sprintf("attempt %d, by worker %s", e.Attempts, e.Worker)})
 		}

@@ -51,9 +51,10 @@ type chain struct {
 	// which only the schema's owner writes. handled is the last resolution of any kind.
 	inserted, edited, resolved, handled, adopting *record
 	gaveBack                                      bool // the last removal was an adoption's
-	// replayed waits for the resolution of a dead letter in its transaction, and deleted for none to be open.
-	replayed, deleted *record
-	open              int // how many dead letters the records leave open
+	// replayed waits for the resolution of a dead letter in its transaction, withdrawn, which is such a resolution, for the withdrawal of
+	// the event, and deleted for none to be open.
+	replayed, withdrawn, deleted *record
+	open                         int // how many dead letters the records leave open
 }
 
 // add checks the next record, of the same event or of another.
@@ -103,6 +104,8 @@ func (c *chain) legal(r record) {
 		c.reportf(Illegal, r, "no engine makes this change: %s", r.change())
 	case r.before == "processing" && r.operation != "claim" && c.last != nil && c.last.operation == "claim" && c.last.xid == r.xid:
 		c.reportf(Illegal, r, "it was claimed in the same transaction, so no worker delivered it: %s", r.change())
+	case r.operation == "withdraw" && (r.lease > 0 || r.attempts > 0):
+		c.reportf(Illegal, r, "a worker had claimed it before, so it may have been sent: %s", r.change())
 	case r.operation == "insert" && c.last != nil && c.last.after == "" && !adopted && !c.gaveBack:
 		c.reportf(Illegal, r, "it was removed, and is inserted again: it is delivered once more")
 	}
@@ -113,6 +116,8 @@ func (c *chain) legal(r record) {
 		c.open++
 	case r.operation == "replay" && !is(c.resolved, r.xid):
 		c.replayed = &r
+	case r.operation == "withdraw":
+		c.withdrawn = nil
 	case r.operation == "delete" && r.before == "dead" && c.open > 0:
 		c.deleted = &r
 	case (r.operation == "ack" || adopted && r.after == "") && c.by != uuid.Nil: // what an adoption took back counts as delivered
@@ -131,6 +136,8 @@ func (c *chain) deadLetter(r record) {
 	switch {
 	case r.operated:
 		c.resolves[r.replay]++
+	case r.reason == "withdrawn" && r.operation == "resolve":
+		c.withdrawn = &r
 	case r.reason != "expired" && r.reason != "retention" && r.reason != "unserved":
 		c.reportf(Illegal, r, "%s of its dead letter: neither an operation nor retention did it", strings.TrimSpace(r.operation+" "+r.reason))
 	}
@@ -163,6 +170,10 @@ func (c *chain) settle(xid string) {
 	if r := c.replayed; r != nil && r.xid != xid {
 		c.reportf(Illegal, *r, "it is pending again without an operation: none of its dead letters was resolved in this transaction")
 		c.replayed = nil
+	}
+	if r := c.withdrawn; r != nil && r.xid != xid {
+		c.reportf(Illegal, *r, "its dead letter was resolved as withdrawn, and the event was not withdrawn in this transaction")
+		c.withdrawn = nil
 	}
 	if r := c.deleted; r != nil && r.xid != xid {
 		c.reportf(Illegal, *r, "it was removed as resolved, and its dead letter is open")
@@ -233,7 +244,7 @@ type rule struct {
 	lease                    string // new or same
 }
 
-// rules are all changes that engines, replays and retention make. "" means that there is no row.
+// rules are all changes that engines, replays, producers and retention make. "" means that there is no row.
 var rules = []rule{
 	{"insert", "", "pending", "0", "same"},
 	{"claim", "pending", "processing", "+1", "new"},
@@ -247,8 +258,11 @@ var rules = []rule{
 	{"extend", "processing", "processing", "same", "same"},
 	{"release", "processing", "pending", "-1", "same"},
 	{"replay", "dead", "pending", "0", "same"},
+	{"withdraw", "pending", "withdrawn", "same", "same"},
+	{"withdraw", "dead", "withdrawn", "same", "same"},
 	// Those that retention makes.
 	{"delete", "delivered", "", "same", "same"},
+	{"delete", "withdrawn", "", "same", "same"},
 	{"delete", "dead", "", "same", "same"},
 }
 

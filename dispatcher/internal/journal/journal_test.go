@@ -110,6 +110,9 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	all := o.claim(store, 3, time.Minute).Events
 	o.done(store.Extend(ctx, leases(all[1:2]), 2*time.Minute))
 	o.done(store.Ack(ctx, leases(all[:2])))
+	pgtest.Exec(o, `select outbox.enqueue('shop', 'orders', '{}', p_dedupe_key => 'back', p_delay => '1 hour')`)
+	pgtest.Want(o, "withdrawn", "the withdrawal says %s", `select result from outbox.withdraw('shop', 'orders', 'back')`)
+	pgtest.Want(o, "withdraw pending withdrawn 0", "the journal has %s, want %s", `select concat_ws(' ', operation, before, after, lease) from outbox.outbox_journal order by lsn desc limit 1`)
 	o.done(store.Nack(ctx, []dispatcher.Failure{{Lease: all[2].Lease(), Error: "503"}, {Lease: all[3].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure},
 		{Lease: all[4].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure}}))
 	o.done(store.Release(ctx, []dispatcher.Return{{Lease: all[5].Lease()}}))
@@ -144,7 +147,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 		t.Fatalf("swept %v, %v", ran, err)
 	}
 	report := o.want()
-	need.That(t, report.Events == 7 && report.Records == pgtest.Value[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`),
+	need.That(t, report.Events == 8 && report.Records == pgtest.Value[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`),
 		"checked %d events and %d records", report.Events, report.Records)
 	const story = `select string_agg(operation || coalesce(' ' || reason, ''), ', ' order by lsn) from outbox.outbox_journal where event_id = $1`
 	for i, want := range []string{
@@ -391,6 +394,10 @@ func TestChangesThatLookLikeAnEnginesAreFound(t *testing.T) {
 		"claimed and acknowledged at once": {true, `update outbox.outbox_events set status = 'pending', attempts = attempts - 1, locked_by = null, locked_until = null where id = '$leased';
 			update outbox.outbox_events set status = 'processing', attempts = attempts + 1, lease = nextval('outbox.outbox_leases'), locked_by = id, locked_until = now() + interval '30s' where id = '$leased';
 			update outbox.outbox_events set status = 'delivered', locked_by = null, locked_until = null where id = '$leased'`, "Illegal claimed in the same transaction"},
+		"withdrawn":                           {true, `update outbox.outbox_events set status = 'withdrawn', locked_by = null, locked_until = null, updated_at = now() where id = '$leased'`, "Illegal change, from processing"},
+		"withdrawn, in the words of withdraw": {true, `select set_config('outbox.change', 'withdraw', true); update outbox.outbox_events set status = 'withdrawn', dead_reason = null, updated_at = now() where id = '$discarded'`, "Illegal a worker had claimed it before"},
+		"withdrawn, and pending again":        {false, `select outbox.enqueue('shop', 'orders', '{}', p_dedupe_key => 'a'); select outbox.withdraw('shop', 'orders', 'a'); update outbox.outbox_events set status = 'pending' where dedupe_key = 'a'`, "Illegal change, from withdrawn"},
+		"resolved as withdrawn":               {true, strings.ReplaceAll(resolve, "replayed", "withdrawn"), "Illegal resolved as withdrawn, and the event was not;StateDiffers no dead letter says so"},
 		"an operation's counts":               {false, `update outbox.outbox_replays set delivered = 1000000`, "StateDiffers counts 1 dead letters and 1000000 delivered, and the journal has 1 and 0"},
 		"discarded, and removed by retention": {true, mark + `delete from outbox.outbox_events where id = '$discarded'`, ""},
 	} {

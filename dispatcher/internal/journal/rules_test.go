@@ -18,7 +18,7 @@ func TestRulesAreTheTable(t *testing.T) {
 	}
 	want := map[string]bool{
 		"insert:  -> pending 0 same": true, "ack: processing ->  same same": true,
-		"delete: delivered ->  same same": true, "delete: dead ->  same same": true,
+		"delete: delivered ->  same same": true, "delete: withdrawn ->  same same": true, "delete: dead ->  same same": true,
 	}
 	for _, line := range table {
 		operation := line.Verb
