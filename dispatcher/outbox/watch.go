@@ -70,7 +70,7 @@ func (d *Dispatcher) watch(observer *metrics.Metrics) {
 		DeadLetters:       d.cfg.DeadLetters,
 	}
 	sweep := d.sweepOptions()
-	sweep.Removed = func(c retention.Counts) { observer.Removed(c.Delivered, c.Dead, c.DeadLetters, c.Expired) }
+	sweep.Removed = func(c retention.Counts) { observer.Removed(c.Delivered, c.Dead, c.DeadLetters, c.Expired, c.Withdrawn) }
 	sweep.Busy = func() bool { return waiting(d.sources.Backlog()) >= batch }
 	d.sweeper = retention.New(d.pool, sweep)
 	d.watchRetention(ctx, observer)

@@ -213,12 +213,12 @@ func (data dataGauges) Collect(ch chan<- prometheus.Metric) {
 }
 
 // removedKinds are the values of the label kind of outbox_retention_removed_total.
-var removedKinds = []string{"delivered", "dead", "dead_letters", "expired"}
+var removedKinds = []string{"delivered", "dead", "dead_letters", "expired", "withdrawn"}
 
-// Removed counts what this process has removed after its retention: delivered rows, dead ones, dead letters, and
-// dead letters that were resolved as expired.
-func (m *Metrics) Removed(delivered, dead, deadLetters, expired int64) {
-	for i, n := range []int64{delivered, dead, deadLetters, expired} {
+// Removed counts what this process has removed after its retention: delivered rows, dead ones, dead letters,
+// dead letters that were resolved as expired, and withdrawn rows.
+func (m *Metrics) Removed(delivered, dead, deadLetters, expired, withdrawn int64) {
+	for i, n := range []int64{delivered, dead, deadLetters, expired, withdrawn} {
 		m.removed.WithLabelValues(removedKinds[i]).Add(float64(n))
 	}
 }

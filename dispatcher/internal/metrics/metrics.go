@@ -131,13 +131,13 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 		Name: "outbox_outcomes_refused_total", Help: "Outcomes that the database refused. Their events are delivered again when the leases end.",
 	})
 	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, dead rows, dead letters; expired are dead letters that retention resolved.",
+		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, withdrawn rows, dead rows, dead letters; expired are dead letters that retention resolved.",
 	}, []string{"kind"})
 	m.claimsRefused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "outbox_claims_refused_total", Help: "Events that the database refused to lease to this process. Each is left alone for five minutes, and tried again then.",
 	})
 	registry.MustRegister(m.leaseLost, m.refused, m.claimsRefused, m.removed)
-	m.Removed(0, 0, 0, 0)
+	m.Removed(0, 0, 0, 0, 0)
 	for _, topic := range topics {
 		m.of(topic)
 	}

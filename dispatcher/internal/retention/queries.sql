@@ -2,7 +2,7 @@
 -- Reads a sweep. No row means that it never ran. One that ended more than a minute from now did so by a clock that was ahead,
 -- and is due (CONTRACT C-3).
 -- $1 its name.
-select pages, position, coalesce(began_at is not null, false), ended_at, next_run, seconds, delivered, dead, expired, dead_letters,
+select pages, position, coalesce(began_at is not null, false), ended_at, next_run, seconds, delivered, dead, expired, dead_letters, withdrawn,
        next_run <= now() or began_at is not null or coalesce(ended_at, next_run) > now() + interval '1 minute' as due
 from outbox.outbox_sweeps
 where name = $1::text
@@ -44,10 +44,11 @@ returning pages, position
 -- name: progress
 -- Writes the progress of a run, and what it has removed since the last time. The run of a worker that lost the
 -- lease adds only what it removed: the position is another's.
--- $1 name; $2 worker; $3 position; $4..$7 removed: delivered, dead, expired, dead letters.
+-- $1 name; $2 worker; $3 position; $4..$8 removed: delivered, dead, expired, dead letters, withdrawn.
 update outbox.outbox_sweeps as sweep
 set position = case when held.mine then $3::bigint else position end,
-    delivered = delivered + $4::bigint, dead = dead + $5::bigint, expired = expired + $6::bigint, dead_letters = dead_letters + $7::bigint
+    delivered = delivered + $4::bigint, dead = dead + $5::bigint, expired = expired + $6::bigint, dead_letters = dead_letters + $7::bigint,
+    withdrawn = withdrawn + $8::bigint
 from (select exists (select from outbox.outbox_sweeps where name = 'retention' and holder = $2::uuid and held_until >= now()) as mine) as held
 where name = $1::text
 
@@ -59,7 +60,7 @@ set ended_at = now(), seconds = extract(epoch from now() - began_at), began_at =
 where name = $1::text and began_at is not null
 
 -- name: delivered
--- Removes delivered rows of some pages, a bounded number, and none that is locked (CONTRACT C-60).
+-- Removes delivered and withdrawn rows of some pages, a bounded number, and none that is locked (CONTRACT C-60).
 -- It needs no index: the pages are read by their numbers.
 -- $1 first page, and $2 the page after the last, as tids; $3 age; $4 namespace, empty for all; $5 topics, none for
 -- all; $6 how many rows.
@@ -67,7 +68,7 @@ with old as materialized (
     select ctid as row
     from outbox.outbox_events
     where ctid >= $1::text::tid and ctid < $2::text::tid
-      and status = 'delivered'
+      and status in ('delivered', 'withdrawn')
       and updated_at < now() - $3::interval
       and ($4::text = '' or namespace = $4::text)
       and (coalesce(cardinality($5::text[]), 0) = 0 or topic = any ($5::text[]))
@@ -75,11 +76,11 @@ with old as materialized (
     for update skip locked
 ),
 gone as (
-    delete from outbox.outbox_events where ctid = any (array(select row from old)) and status = 'delivered'
+    delete from outbox.outbox_events where ctid = any (array(select row from old)) and status in ('delivered', 'withdrawn')
       and (select set_config('outbox.removal', 'retention', true)) is not null
-    returning 1
+    returning status
 )
-select count(*) from gone
+select count(*) filter (where status = 'delivered'), count(*) filter (where status = 'withdrawn') from gone
 
 -- name: dead_letters
 -- Reads some dead letters in the order of their ids: the last id, how many there are, and the events of those
@@ -103,7 +104,7 @@ with there as materialized (
     select id from outbox.outbox_events where id = any ($1::uuid[])
 ),
 locked as materialized (
-    select id from outbox.outbox_events where id = any ($1::uuid[]) and status in ('delivered', 'dead') for update skip locked
+    select id from outbox.outbox_events where id = any ($1::uuid[]) and status in ('delivered', 'dead', 'withdrawn') for update skip locked
 )
 select id from unnest($1::uuid[]) as wanted (id)
 where id in (select id from locked) or id not in (select id from there)

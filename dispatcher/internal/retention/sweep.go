@@ -134,21 +134,21 @@ func (r *run) sweep(ctx context.Context) (err error) {
 		return err
 	}
 	if total != (Counts{}) {
-		r.opts.Logger.Info("removed rows after their retention", "delivered", total.Delivered, "dead", total.Dead,
+		r.opts.Logger.Info("removed rows after their retention", "delivered", total.Delivered, "withdrawn", total.Withdrawn, "dead", total.Dead,
 			"expired", total.Expired, "deadLetters", total.DeadLetters, "took", time.Since(began).Round(time.Millisecond))
 	}
 	return nil
 }
 
-// events removes delivered rows, page after page.
+// events removes delivered and withdrawn rows, page after page.
 func (r *run) events(ctx context.Context, total *Counts) error {
 	for r.position < r.end {
 		pages := min(r.pages, r.end-r.position)
 		var n int64
 		err := r.step(ctx, total, func(c *Counts) error {
 			_, err := r.one(ctx, r.sql("delivered"), []any{tid(r.position), tid(r.position + pages), r.opts.Delivered,
-				r.opts.Namespace, r.opts.Topics, maxRows}, &n)
-			c.Delivered = n
+				r.opts.Namespace, r.opts.Topics, maxRows}, &c.Delivered, &c.Withdrawn)
+			n = c.Delivered + c.Withdrawn
 			return err
 		})
 		if dispatcher.IsTooSlow(err) && pages > 1 {
@@ -356,7 +356,7 @@ func (r *run) extendLease(ctx context.Context) error {
 
 // writeProgress writes the progress, and what the run removed since the last time.
 func (r *run) writeProgress(ctx context.Context) error {
-	err := r.write(ctx, r.sql("progress"), r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.DeadLetters)
+	err := r.write(ctx, r.sql("progress"), r.opts.Name, pgUUID(r.opts.Worker), r.position, r.removed.Delivered, r.removed.Dead, r.removed.Expired, r.removed.DeadLetters, r.removed.Withdrawn)
 	if err == nil {
 		r.removed = Counts{}
 	}
@@ -384,7 +384,7 @@ type State struct {
 func (s *Sweeper) State(ctx context.Context) (state State, err error) {
 	c := &state.Removed
 	found, err := s.one(ctx, s.sql("state"), []any{s.opts.Name}, &state.Pages, &state.Position, &state.Running, &state.Ended, &state.Next,
-		&state.Seconds, &c.Delivered, &c.Dead, &c.Expired, &c.DeadLetters, &state.due)
+		&state.Seconds, &c.Delivered, &c.Dead, &c.Expired, &c.DeadLetters, &c.Withdrawn, &state.due)
 	if !found {
 		return State{due: true}, err
 	}
