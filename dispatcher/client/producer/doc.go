@@ -38,6 +38,11 @@
 // key shares its turn with one in a thousand. A batch takes its locks in one order. A transaction that enqueues
 // several keys in several calls has no such order, and PostgreSQL may have to end a deadlock: use one batch.
 //
+// # Taking an event back
+//
+// Withdraw takes back an event that no dispatcher has claimed yet, in the transaction that makes it void, and says truly whether it
+// did (CONTRACT C-17): [Withdrawn] is never sent, [TooLate] was or may have been.
+//
 // # Retries of one event
 //
 // Event.MaxAttempts and Event.Retry take the place of the dispatcher's maxAttempts and backoff.

@@ -31,6 +31,29 @@ func ExampleNew() {
 	_ = placeOrder
 }
 
+// An order is cancelled, and its event with it, unless it was sent.
+func ExampleProducer_Withdraw() {
+	outbox := producer.New(producer.Options{Namespace: "shop"})
+
+	cancelOrder := func(ctx context.Context, pool *pgxpool.Pool, orderID string) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "update orders set cancelled = true where id = $1", orderID); err != nil {
+				return err
+			}
+			placed, err := outbox.Withdraw(ctx, tx, producer.Named{Topic: "orders", DedupeKey: "placed-" + orderID})
+			if err != nil || placed.Outcome == producer.Withdrawn {
+				return err // it is never sent
+			}
+			_, err = outbox.Enqueue(ctx, tx, producer.Event{
+				Topic: "orders", EventType: "OrderCancelled", AggregateType: "order", AggregateID: orderID,
+				Payload: map[string]any{"order": orderID},
+			})
+			return err
+		})
+	}
+	_ = cancelOrder
+}
+
 // The same with database/sql, and many events in one round trip.
 func ExampleNewSQL() {
 	outbox := producer.NewSQL(producer.Options{})

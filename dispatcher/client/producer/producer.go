@@ -47,7 +47,7 @@ type Producer[T any] struct {
 
 // driver is what differs between pgx and database/sql.
 type driver[T any] struct {
-	query func(ctx context.Context, tx T, statement string, args []any, receipts []Receipt) error
+	query func(ctx context.Context, tx T, statement string, args []any, n int, row func(i int) []any) error
 	// array makes an argument of texts, where nil is a null. Drivers of database/sql understand a text alone.
 	array func([]*string) any
 }
@@ -98,11 +98,12 @@ func (p *Producer[T]) Enqueue(ctx context.Context, tx T, event Event) (Receipt, 
 		text := id.String()
 		r.id = &text
 	}
-	receipts := make([]Receipt, 1)
-	if err := p.send(ctx, tx, enqueueOne, r.arguments(), receipts); err != nil {
+	var receipt Receipt
+	err = p.send(ctx, tx, "enqueue into", enqueueOne, r.arguments(), 1, func(int) []any { return []any{&receipt.ID, &receipt.Enqueued} })
+	if err != nil {
 		return Receipt{}, err
 	}
-	return receipts[0], nil
+	return receipt, nil
 }
 
 // EnqueueBatch writes events in their order and in one round trip, inside the caller's
@@ -125,7 +126,10 @@ func (p *Producer[T]) EnqueueBatch(ctx context.Context, tx T, events []Event) ([
 		return nil, invalid("batch", "has %d bytes, more than %d; enqueue it in parts", size, maxBatchBytes)
 	}
 	receipts := make([]Receipt, len(events))
-	if err := p.send(ctx, tx, enqueueMany, batchArguments(records, p.driver.array), receipts); err != nil {
+	err := p.send(ctx, tx, "enqueue into", enqueueMany, batchArguments(records, p.driver.array), len(receipts), func(i int) []any {
+		return []any{&receipts[i].ID, &receipts[i].Enqueued}
+	})
+	if err != nil {
 		return nil, err
 	}
 	return receipts, nil
@@ -134,48 +138,49 @@ func (p *Producer[T]) EnqueueBatch(ctx context.Context, tx T, events []Event) ([
 // maxBatchBytes keeps a batch far below what one value may hold, 1 GiB, and a statement short.
 const maxBatchBytes = 32 << 20
 
-func (p *Producer[T]) send(ctx context.Context, tx T, statement string, args []any, receipts []Receipt) error {
+// send runs a statement that returns n rows, and reads row i into what row returns.
+func (p *Producer[T]) send(ctx context.Context, tx T, action, statement string, args []any, n int, row func(i int) []any) error {
 	statement = fmt.Sprintf(statement, pgx.Identifier{p.schema}.Sanitize())
-	if err := p.driver.query(ctx, tx, statement, args, receipts); err != nil {
-		return fmt.Errorf("enqueue into schema %s: %w%s", p.schema, err, remedy(err))
+	if err := p.driver.query(ctx, tx, statement, args, n, row); err != nil {
+		return fmt.Errorf("%s schema %s: %w%s", action, p.schema, err, remedy(err))
 	}
 	return nil
 }
 
-func queryPGX(ctx context.Context, tx PGX, statement string, args []any, receipts []Receipt) error {
+func queryPGX(ctx context.Context, tx PGX, statement string, args []any, n int, row func(i int) []any) error {
 	rows, err := tx.Query(ctx, statement, args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	return scan(rows, receipts)
+	return scan(rows, n, row)
 }
 
-func querySQL(ctx context.Context, tx SQL, statement string, args []any, receipts []Receipt) error {
+func querySQL(ctx context.Context, tx SQL, statement string, args []any, n int, row func(i int) []any) error {
 	rows, err := tx.QueryContext(ctx, statement, args...) //nolint:rowserrcheck // scan checks it
 	if err != nil {
 		return err
 	}
 	defer func() { _ = rows.Close() }() // its error is that of Err
-	return scan(rows, receipts)
+	return scan(rows, n, row)
 }
 
 func scan(rows interface {
 	Next() bool
 	Scan(dest ...any) error
 	Err() error
-}, receipts []Receipt) error {
-	n := 0
-	for ; rows.Next() && n < len(receipts); n++ {
-		if err := rows.Scan(&receipts[n].ID, &receipts[n].Enqueued); err != nil {
+}, n int, row func(i int) []any) error {
+	got := 0
+	for ; rows.Next() && got < n; got++ {
+		if err := rows.Scan(row(got)...); err != nil {
 			return err
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	if n != len(receipts) {
-		return fmt.Errorf("the enqueue function returned %d rows for %d events", n, len(receipts))
+	if got != n {
+		return fmt.Errorf("the function returned %d rows for %d events", got, n)
 	}
 	return nil
 }

@@ -52,6 +52,49 @@ func TestDedupeKeyEnqueuesOnce(t *testing.T) {
 	}
 }
 
+// A producer takes events back by their keys and ids, in its transaction, and hears which it was in time for.
+// CONTRACT: C-17
+func TestWithdrawSaysWhatBecameOfEach(t *testing.T) {
+	for name, begin := range drivers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := pgtest.Migrated(t)
+			pool := pgtest.Open(t, dsn)
+			tx := begin(t, dsn)
+			was, err := tx.enqueue(keyed("a"), keyed("b"), event(nil))
+			check(t, err)
+			check(t, tx.commit())
+			pgtest.Exec(pool, `update outbox.outbox_events set status = 'delivered', attempts = 1, lease = 7 where dedupe_key = 'b'`)
+			named := func(key string, id uuid.UUID) producer.Named {
+				return producer.Named{Namespace: "shop", Topic: "orders", DedupeKey: key, ID: id}
+			}
+			want := []producer.Withdrawal{
+				{Outcome: producer.Withdrawn, ID: was[0].ID}, {Outcome: producer.TooLate, ID: was[1].ID, Token: 7},
+				{Outcome: producer.Withdrawn, ID: was[2].ID}, {Outcome: producer.Unknown},
+			}
+			for _, end := range []string{"rollback", "commit"} {
+				tx = begin(t, dsn)
+				check(t, tx.exec("create table if not exists work (n int)"))
+				said, err := tx.withdraw(named("a", uuid.Nil), named("b", uuid.Nil), named("", was[2].ID), named("c", uuid.Nil))
+				check(t, err)
+				need.WantAll(t, want, "the withdrawals are %+v, want %+v", said)
+				for _, bad := range []producer.Named{named("", uuid.Nil), named("a", was[0].ID), {Topic: "orders", DedupeKey: "a"}} {
+					_, err := tx.withdraw(named("a", uuid.Nil), bad)
+					need.That(t, errors.Is(err, producer.ErrInvalid) && strings.Contains(err.Error(), "event 2 of 2"), "%+v: %v", bad, err)
+				}
+				kept := "pending pending"
+				if end == "commit" {
+					check(t, tx.commit())
+					kept = "withdrawn withdrawn"
+				} else {
+					check(t, tx.rollback())
+				}
+				pgtest.Want(pool, kept, "after the "+end+" they are %s, want %s", `select string_agg(status, ' ') from outbox.outbox_events where status <> 'delivered'`)
+			}
+		})
+	}
+}
+
 // Two transactions with the same key at the same time: the second waits for the first.
 // CONTRACT: C-11
 func TestSecondOfTwoDedupeKeysWaits(t *testing.T) {

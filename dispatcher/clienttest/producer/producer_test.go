@@ -28,6 +28,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // transaction is one of a driver's, as a service sees it.
 type transaction struct {
 	enqueue  func(...producer.Event) ([]producer.Receipt, error)
+	withdraw func(...producer.Named) ([]producer.Withdrawal, error)
 	exec     func(query string) error
 	commit   func() error
 	rollback func() error
@@ -45,6 +46,7 @@ var drivers = map[string]func(t *testing.T, dsn string) transaction{
 		outbox := producer.New(producer.Options{})
 		return transaction{
 			enqueue:  func(e ...producer.Event) ([]producer.Receipt, error) { return outbox.EnqueueBatch(ctx, tx, e) },
+			withdraw: func(e ...producer.Named) ([]producer.Withdrawal, error) { return outbox.WithdrawBatch(ctx, tx, e) },
 			exec:     func(query string) error { _, err := tx.Exec(ctx, query); return err },
 			commit:   func() error { return tx.Commit(ctx) },
 			rollback: func() error { return tx.Rollback(ctx) },
@@ -60,6 +62,7 @@ var drivers = map[string]func(t *testing.T, dsn string) transaction{
 		outbox := producer.NewSQL(producer.Options{})
 		return transaction{
 			enqueue:  func(e ...producer.Event) ([]producer.Receipt, error) { return outbox.EnqueueBatch(ctx, tx, e) },
+			withdraw: func(e ...producer.Named) ([]producer.Withdrawal, error) { return outbox.WithdrawBatch(ctx, tx, e) },
 			exec:     func(query string) error { _, err := tx.Exec(query); return err },
 			commit:   tx.Commit,
 			rollback: tx.Rollback,
@@ -130,8 +133,11 @@ func TestWrongHandleIsRefused(t *testing.T) {
 			return need.Err(producer.New(producer.Options{}).EnqueueBatch(ctx, guarded, []producer.Event{event(nil)}))
 		},
 		"database/sql": func() error { return need.Err(producer.NewSQL(producer.Options{}).Enqueue(ctx, db, event(nil))) },
+		"withdraw": func() error {
+			return need.Err(producer.New(producer.Options{}).Withdraw(ctx, guarded, producer.Named{Namespace: "shop", Topic: "orders", DedupeKey: "a"}))
+		},
 	} {
-		need.Fails(t, "enqueue after the data, on the transaction's own handle", name+": %v", wrong())
+		need.Fails(t, "after the data, on the transaction's own handle", name+": %v", wrong())
 	}
 	for name, begin := range drivers {
 		tx := begin(t, dsn.String())
