@@ -19,7 +19,7 @@ import (
 
 // The store does what the table in package dispatcher's documentation says: every verb in every state of
 // a row, also where the table has no line for it and nothing may change.
-// CONTRACT: C-20, C-21, C-22, C-23, C-24, C-26, C-30, C-31, C-60
+// CONTRACT: C-17, C-20, C-21, C-22, C-23, C-24, C-26, C-30, C-31, C-60
 func TestStoreFollowsTheTable(t *testing.T) {
 	t.Parallel()
 	t.Run("Kept", func(t *testing.T) { t.Parallel(); followTable(t, false) })
@@ -43,7 +43,7 @@ func followTable(t *testing.T, deleted bool) {
 			before := o.Row(id)
 
 			store := pgstore.New(o.stores, pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: workers[call.Worker], DeleteDelivered: deleted})
-			lost := perform(t, store, call, topic, id, most)
+			lost := o.perform(store, call, topic, id, most)
 			after := o.Row(id)
 			want, changed := table.Step(row, call, most)
 			if deleted && changed && want.Status == "delivered" {
@@ -51,7 +51,8 @@ func followTable(t *testing.T, deleted bool) {
 			}
 			need.Want(t, want, "%+v, %+v: the row is %+v, want %+v", numbered(o.states(workers)[id], row, want), row, call)
 			need.That(t, changed || after == before, "%+v, %+v: nothing may change, and %+v became %+v", row, call, before, after)
-			again := row.Status == "dead" && call.Verb == "nack" && call.Final && call.Lease == row.Lease // by a try whose response did not arrive
+			again := row.Status == "withdrawn" && call.Verb == "withdraw" ||
+				row.Status == "dead" && call.Verb == "nack" && call.Final && call.Lease == row.Lease // by a try whose response did not arrive
 			need.That(t, call.Verb == "claim" || again || lost != changed, "%+v, %+v: changed is %t, and the lease was reported lost: %t", row, call, changed, lost)
 			if !changed {
 				refusals++
@@ -117,7 +118,7 @@ func numbered(got, before, want model.Row) model.Row {
 func everyRow(most int) (rows []model.Row) {
 	for _, due := range []bool{true, false} {
 		for attempts := range most + 1 {
-			for _, status := range []string{"pending", "delivered", "dead"} {
+			for _, status := range []string{"pending", "delivered", "dead", "withdrawn"} {
 				rows = append(rows, model.Row{Status: status, Attempts: attempts, Lease: attempts, Due: due})
 			}
 			for holder := 1; holder <= 2 && attempts > 0 && due; holder++ {
@@ -134,7 +135,7 @@ func everyRow(most int) (rows []model.Row) {
 
 // everyCall lists what the first worker can call, with each lease that it may think it has.
 func everyCall(most int) []model.Call {
-	calls := []model.Call{{Verb: "claim", Worker: 1}}
+	calls := []model.Call{{Verb: "claim", Worker: 1}, {Verb: "withdraw"}}
 	for lease := 1; lease <= most; lease++ {
 		for _, verb := range []string{"begin", "ack", "nack", "extend", "release"} {
 			calls = append(calls, model.Call{Verb: verb, Worker: 1, Lease: lease})
@@ -154,12 +155,15 @@ func later(over bool) time.Duration {
 }
 
 // perform makes the call, and reports whether the store said that the lease is lost.
-func perform(t *testing.T, store dispatcher.Store, c model.Call, topic string, id uuid.UUID, most int) bool {
-	t.Helper()
+func (o outbox) perform(store dispatcher.Store, c model.Call, topic string, id uuid.UUID, most int) bool {
+	o.Helper()
+	t := o.T
 	lease := []dispatcher.Lease{{ID: id, Number: int64(c.Lease)}}
 	var lost []dispatcher.Lease
 	var err error
 	switch c.Verb {
+	case "withdraw":
+		return pgtest.Value[string](o, `select result from outbox.withdraw('shop', $1, p_id => $2)`, topic, id) != "withdrawn"
 	case "claim":
 		_, err = store.Claim(t.Context(), dispatcher.ClaimRequest{
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: time.Minute, MaxAttempts: most})
