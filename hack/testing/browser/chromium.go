@@ -70,8 +70,10 @@ func Start(t testing.TB) *Chromium {
 	out, theirsOut, err := os.Pipe()
 	need.OK(t, err)
 	c.in = in
+	dir, err := os.MkdirTemp("", "chromium-")
+	need.OK(t, err)
 	cmd := exec.Command(binary, "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-		"--no-first-run", "--user-data-dir="+t.TempDir())
+		"--no-first-run", "--user-data-dir="+dir)
 	cmd.ExtraFiles = []*os.File{theirs, theirsOut}
 	process, err := daemon.Start(cmd, nil, syscall.SIGKILL)
 	need.OK(t, errors.Join(err, theirs.Close(), theirsOut.Close()))
@@ -79,6 +81,10 @@ func Start(t testing.TB) *Chromium {
 	go func() { defer close(done); c.read(out) }()
 	t.Cleanup(func() {
 		process.End(syscall.SIGTERM)
+		_ = syscall.Kill(-process.Pid(), syscall.SIGKILL) // its children, which may write until they are gone
+		for deadline := time.Now().Add(need.Wait); os.RemoveAll(dir) != nil && time.Now().Before(deadline); {
+			time.Sleep(20 * time.Millisecond)
+		}
 		_, _ = in.Close(), out.Close()
 		<-done
 	})
