@@ -220,6 +220,7 @@ func (v *view) hour(r Report) {
 		return
 	}
 	h := r.Now.Hour
+	v.add(`<div class="hours">`)
 	for _, series := range []struct {
 		name string
 		tone tone
@@ -236,6 +237,7 @@ func (v *view) hour(r Report) {
 		}
 		v.add("</svg></figure>\n")
 	}
+	v.add("</div>\n")
 }
 
 // inWords says what a picture of minutes shows.
@@ -333,7 +335,7 @@ func (v *view) show(ctx context.Context, source deadletters.Source) error {
 	v.title, v.lead = fmt.Sprintf("Dead letter %d", l.ID), write("%s", l.Error)
 	v.add(`<div class="todo"><p>%s</p><a class="button" href="%s">See the life of its event</a></div>`, cmp.Or(l.Advice, "It is resolved."), v.path("events")+"?id="+exact(url.QueryEscape(l.Event)))
 	v.fields(slices.DeleteFunc(deadcmd.DeadLetterFields(l, v.now), func(f deadcmd.Field) bool { // which the page says already
-		return slices.Contains([]string{"Dead letter", "Error", "What to do"}, f.Name)
+		return f.Text == "-" || slices.Contains([]string{"Dead letter", "Error", "What to do"}, f.Name)
 	}))
 	if len(l.Failures) > 0 {
 		v.add("<h2>The last failed attempts</h2>")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"time"
 
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 )
@@ -21,7 +20,7 @@ func (v *view) try(ctx context.Context) error {
 		return err
 	}
 	v.title = fmt.Sprintf("%s of %s past events come out otherwise", number(t.Different), number(t.Rows))
-	v.lead = write("Created from %s to %s, put through the file as it is now, and compared with %s. Nothing was sent.", t.Oldest.UTC().Format(time.RFC3339), t.Newest.UTC().Format(time.RFC3339), t.Against)
+	v.lead = write("Created from %s to %s ago, put through the file as it is now, and compared with %s. Nothing was sent.", v.age(t.Oldest), v.age(t.Newest), t.Against)
 	if t.Note != "" {
 		v.add(`<p class="note">%s</p>`, t.Note)
 	}

@@ -50,7 +50,7 @@ func TestFromAlertToCanary(t *testing.T) {
 	c.Click("td a")
 	one := at(c)
 	for _, page := range [][2]string{{"dispatcher", dispatcher}, {"groups", pages + "/groups"}, {"group", group}, {"dead-one", one}, {"event", pages + "/events?id=OrderPlaced-4711"},
-		{"dry-run", dry}, {"canary", canary}, {"replays", pages + "/replays"}} {
+		{"dry-run", dry}, {"canary", canary}, {"replays", pages + "/replays"}, {"try", pages + "/try"}} {
 		s.look(c, page[0], page[1])
 	}
 	c.Open(s.console(t, s.plugin, "ui", "--kubeconfig", fleet(t)))
