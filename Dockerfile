@@ -1,4 +1,4 @@
-# The operator's image: the manager and the dispatcher, nothing else. Both have Mozilla's roots in them.
+# The operator's image: the manager, the dispatcher and the licences of what they link, nothing else. Both have Mozilla's roots in them.
 # `make image` builds the same without a container engine.
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
@@ -10,11 +10,13 @@ COPY controllers controllers
 COPY dispatcher dispatcher
 COPY migrations migrations
 COPY hack/build.sh hack/
+COPY hack/release hack/release
 ARG TARGETOS
 ARG TARGETARCH
 # What the binaries call themselves: docker build --build-arg VERSION=v1.2.3 -t NAME .
 ARG VERSION=dev
 RUN VERSION=$VERSION GOOS=$TARGETOS GOARCH=$TARGETARCH hack/build.sh /out/
+RUN go run ./hack/release licenses /out/LICENSES
 
 FROM scratch
 COPY --from=build /out/ /

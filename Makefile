@@ -74,21 +74,15 @@ build: ## Build the three binaries into bin/. VERSION=v1.2.3 is what they call t
 	@mkdir -p bin
 	@VERSION=$(VERSION) hack/build.sh bin/ ./controllers/cmd/manager ./dispatcher/cmd/dispatcher ./controllers/cmd/kubectl-outbox
 
-.PHONY: krew
-krew: ## Build kubectl outbox for each platform, with krew's manifest, into bin/krew/: make krew VERSION=v1.2.3. It publishes nothing.
-	@hack/need.sh go
-	@hack/pins/krew/build.sh "$(VERSION)" bin/krew
-
 .PHONY: image
-image: ## Build the image archive bin/image.tar without a container engine (IMAGE names it). With one: docker build --build-arg VERSION=v1.2.3 -t NAME .
+image: ## Build the image archive bin/image.tar of this checkout without a container engine (IMAGE names it). With one: docker build --build-arg VERSION=v1.2.3 -t NAME .
 	@mkdir -p bin
-	@VERSION=$(VERSION) hack/image/build.sh $(IMAGE) bin/image.tar
+	@VERSION=$(VERSION) go run ./hack/release image $(IMAGE) bin/image.tar
 
-.PHONY: chart
-chart: ## Package the Helm chart into bin/. VERSION=v1.2.3 is its version and the image's tag.
+.PHONY: release
+release: ## Make all that a release has in bin/release: VERSION=v1.2.3, KEY=FILE to sign, ARGS="-image NAME -source URL" for a fork. It publishes nothing.
 	@hack/need.sh go
-	@mkdir -p bin
-	@$$(hack/pins/tool.sh helm) package charts/outbox-operator -d bin/ $(if $(VERSION),--version $(VERSION:v%=%) --app-version $(VERSION))
+	@GOTOOLCHAIN=$$(sed -n 's/^toolchain //p' go.mod) go run ./hack/release $(if $(KEY),-key $(KEY)) $(ARGS) '$(VERSION)' bin/release
 
 .PHONY: clean
 clean: ## Remove what was built in the checkout, and clusters that an interrupted run left behind.

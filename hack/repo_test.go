@@ -42,7 +42,7 @@ func files(t *testing.T, endings ...string) map[string]string {
 }
 
 // A call of a method by its name, as templates have them, makes the linker keep every method of every type: a third of a
-// program. hack/image/size.sh prints what each sink adds.
+// program. hack/release/size.sh prints what each sink adds.
 func TestProgramsStaySmall(t *testing.T) {
 	dir := t.TempDir()
 	if text, err := exec.Command("./build.sh", dir+"/").CombinedOutput(); err != nil {
@@ -62,6 +62,19 @@ func TestTheDockerfileCopiesTheBuildAlone(t *testing.T) {
 	_, image, _ := strings.Cut(files(t, "Dockerfile")["Dockerfile"], "\nFROM scratch\n")
 	if want := "COPY --from=build /out/ /\nUSER 65532:65532\nENTRYPOINT [\"/manager\"]\n"; image != want {
 		t.Errorf("the image of the Dockerfile is\n%s\nwant\n%s", image, want)
+	}
+}
+
+// A tag of an action can be moved to other code; a commit cannot.
+func TestActionsArePinnedByCommit(t *testing.T) {
+	pinned, all := regexp.MustCompile(`uses: \S+@[0-9a-f]{40} # v\d+\.\d+\.\d+\n`), 0
+	for name, text := range files(t, ".yml") {
+		if all += strings.Count(text, " uses: "); strings.Count(text, " uses: ") != len(pinned.FindAllString(text, -1)) {
+			t.Errorf("%s has an action that is not pinned: write uses: OWNER/NAME@COMMIT # v1.2.3", name)
+		}
+	}
+	if all < 4 {
+		t.Fatalf("%d actions were found; is that so?", all)
 	}
 }
 

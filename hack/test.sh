@@ -148,14 +148,12 @@ races() {
 # changed_tools runs the tests of what only developers run, where a folder differs.
 changed_tools() {
   local tool code=0 packages=()
-  for tool in hack/{chaos,scale,readers,pins/krew} hack/servers/*/; do
+  for tool in hack/{chaos,scale,readers,release} hack/servers/*/; do
     ! changed "$tool" || packages+=("./$tool")
   done
   echo "They differ from main: ${packages[*]:-none}"
   [ ${#packages[@]} = 0 ] || on_api_server "${packages[@]}" || code=$?
-  for tool in hack/{image,bench}; do
-    ! changed "$tool" || in_module "$tool" || code=$?
-  done
+  ! changed hack/bench || in_module hack/bench || code=$?
   return $code
 }
 
@@ -208,7 +206,7 @@ everything() {
     step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $parallel -short "${database[@]}"
     step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
   done
-  for dir in hack/{gitops,image,bench} dispatcher/client; do step "$dir" in_module $dir; done
+  for dir in hack/{gitops,bench} dispatcher/client; do step "$dir" in_module $dir; done
   step "All specs on a real cluster" cluster ''
 }
 

@@ -23,7 +23,7 @@ if [ ${#packages[@]} != 0 ]; then
   [[ " ${packages[*]} " != *" containerd "* ]] || systemctl disable --now containerd >/dev/null 2>&1 || true
 fi
 
-key=$(cat go.mod go.sum coredns/*.go pause/*.go ../image/go.sum ../image/*.go build.sh | cksum | cut -d' ' -f1)
+key=$(cat go.mod go.sum coredns/*.go pause/*.go ../release/pack.go build.sh | cksum | cut -d' ' -f1)
 dir=$CACHE/node-$key
 if [ ! -d "$dir" ]; then
   command -v go >/dev/null || fail "go is not in PATH; install the version of go.mod"
@@ -35,7 +35,7 @@ if [ ! -d "$dir" ]; then
   unset GOOS GOARCH GOEXPERIMENT
   go build -ldflags '-s -w' -o "$new/" ./coredns
   go build -ldflags '-s -w' -o "$new/pause/" ./pause
-  (cd ../image && go run . "$PAUSE_IMAGE" "$new/pause.tar" "$new/pause" /pause) >&2
+  (cd ../.. && go run ./hack/release pack "$PAUSE_IMAGE" "$new/pause.tar" "$new/pause" /pause) >&2
   chmod 755 "$new"
   mv -T "$new" "$dir" 2>/dev/null || [ -d "$dir" ] # another run was faster
 fi

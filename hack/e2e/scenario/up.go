@@ -130,8 +130,13 @@ func (c *Cluster) LoadImage(ctx context.Context, name string) error {
 // BuildImage writes the image of a checkout, under a name, to an archive. It needs no cluster.
 // It returns an error when the build fails.
 func BuildImage(ctx context.Context, checkout, name, archive string) error {
-	c := &Cluster{scripts: filepath.Join(checkout, "hack")}
-	_, err := c.script(ctx, "image/build.sh", name, archive)
+	archive, err := filepath.Abs(archive)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "run", "./hack/release", "image", name, archive)
+	cmd.Dir = checkout
+	_, err = finished(ctx, cmd, "hack/release")
 	return err
 }
 
@@ -144,6 +149,11 @@ func (c *Cluster) LoadArchive(ctx context.Context, archive string) error {
 func (c *Cluster) script(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.scripts, name), args...)
 	cmd.Env = append(os.Environ(), "OUTBOX_CLUSTER="+c.name)
+	return finished(ctx, cmd, "hack/"+name)
+}
+
+// finished returns what a program writes. It returns an error with the name when the program fails.
+func finished(ctx context.Context, cmd *exec.Cmd, name string) (string, error) {
 	cmd.Stderr = os.Stderr
 	// A script that is cut short takes its compilers with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -151,10 +161,10 @@ func (c *Cluster) script(ctx context.Context, name string, args ...string) (stri
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.Output()
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("hack/%s was cut short: %w", name, context.Cause(ctx))
+		return "", fmt.Errorf("%s was cut short: %w", name, context.Cause(ctx))
 	}
 	if err != nil {
-		return "", fmt.Errorf("hack/%s: %w", name, err)
+		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	return string(out), nil
 }
