@@ -79,7 +79,7 @@ func (r *release) chart(ctx context.Context, imageDigest string) error {
 	r.files["outbox-operator-"+version+".tgz"] = chart
 	var meta map[string]any
 	if err := yaml.Unmarshal(about, &meta); err != nil {
-		return fmt.Errorf("Chart.yaml: %w", err)
+		return fmt.Errorf("the chart's Chart.yaml: %w", err)
 	}
 	config, err := json.Marshal(meta)
 	if err != nil {
