@@ -158,6 +158,38 @@ var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), 
 		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
 	})
 
+	// The rule of api/v1alpha1/README.md: the old name stays next to the new one. A write of the status, by which the API server
+	// drops what a definition does not know, loses nothing, and neither does a rollback.
+	It("loses no field that has another name, while the old one stays", func() {
+		topics := []string{"orders"}
+		c, obd := delivering(tick, func(o *api.OutboxDispatcher) { o.Spec.Topics = topics })
+		const renamed = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/topicNames"
+		knows := func(g Gomega, restored bool) {
+			tried := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "outbox.dev/v1alpha1", "kind": "OutboxDispatcher",
+				"metadata": map[string]any{"name": "renamed", "namespace": c.namespace},
+				"spec":     map[string]any{"namespace": "shop", "topicNames": []any{"orders"}, "database": map[string]any{"secretRef": map[string]any{"name": "db"}}, "sink": map[string]any{"log": map[string]any{}}}}}
+			g.Expect(c.admin.Create(c.ctx, tried, client.DryRunAll)).To(Succeed())
+			_, found, err := unstructured.NestedFieldNoCopy(tried.Object, "spec", "topicNames")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found).To(Equal(!restored))
+		}
+		has := func(generation int64) {
+			GinkgoHelper()
+			Eventually(func(g Gomega) {
+				g.Expect(c.admin.Get(c.ctx, client.ObjectKeyFromObject(obd), obd)).To(Succeed())
+				g.Expect(obd.Status.ObservedGeneration).To(Equal(generation))
+			}).Should(Succeed())
+			Expect(obd.Spec.Topics).To(Equal(topics))
+			Expect(meta.FindStatusCondition(obd.Status.Conditions, api.StalledCondition)).To(BeNil())
+		}
+		restore := patchDefinition("outboxdispatchers", `{"op":"add","path":"`+renamed+`","value":{"type":"array","items":{"type":"string"}}}`, `{"op":"remove","path":"`+renamed+`"}`, knows)
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize++ })
+		has(obd.Generation)
+		restore()
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize++ })
+		has(obd.Generation)
+	})
+
 	DescribeTable("names the required field that is missing of", func(plural, path, required string, o client.Object, message string) {
 		c := start(tick)
 		o.SetName("incomplete")
