@@ -26,7 +26,7 @@ import (
 
 // Pacer grants turns. One turn covers the migration Job of an object and the rollout after it. What rolls or migrates for
 // another reason, such as a changed spec, needs no turn, and counts as one for each namespace. That, and turns that last for
-// long, leave the last one to others. How long anything counts is
+// long, count as one together. How long anything counts is
 // measured here: who may edit a Deployment decides what that says of itself.
 type Pacer struct {
 	client client.Client
@@ -44,7 +44,8 @@ type Pacer struct {
 
 // turn is a turn that was granted.
 type turn struct {
-	since time.Time // when it was granted, or was active last
+	began time.Time // when it was granted
+	since time.Time // then, or when it was active last
 	done  bool
 	let   bool // without having waited
 }
@@ -61,8 +62,10 @@ const (
 	// namedAfter is how long something rolls or migrates until [Pacer.Holders] names it, one of the first few.
 	namedAfter = 30 * time.Second
 	named      = 3
-	// slowAfter is how long an object may be active until its turn is one of those that leave the last to others.
+	// slowAfter is how long an object may have its turn, or be active, until the turn is one of those that count as together, like
+	// what is active without one: whose pods start soon pass those that hang.
 	slowAfter = time.Minute
+	together  = 1
 	// countEvery is the time between two counts of all Deployments and Jobs.
 	countEvery = time.Second
 	// grantedFor is how long a turn lasts that is not taken.
@@ -111,7 +114,7 @@ func (p *Pacer) grant(who string, let bool) {
 		t.done = false
 		return
 	}
-	p.granted[who] = &turn{since: p.now(), let: let}
+	p.granted[who] = &turn{began: p.now(), since: p.now(), let: let}
 }
 
 // Done says that the object needs its turn no more.
@@ -123,10 +126,10 @@ func (p *Pacer) Done(o desired.Owner) {
 	}
 }
 
-// free reports whether a turn is left for an object. What has its turn since slowAfter, or by [Pacer.Let], takes one, and what is
-// active without a turn one for each namespace; together they never take the last. An object that is active waits like the rest:
-// each Deployment is for a moment when a new version annotates it. Where several namespaces have dispatchers, each leaves one to
-// the others.
+// free reports whether a turn is left for an object. What has its turn or is active for slowAfter, what has its turn by
+// [Pacer.Let], and what is active without one count as one together, and not where there is one turn alone. An object that is active
+// waits like the rest: each Deployment is for a moment when a new version annotates it. Where several namespaces have dispatchers,
+// each leaves one to the others.
 func (p *Pacer) free(who string) bool {
 	most := p.limit
 	if p.shared {
@@ -135,7 +138,7 @@ func (p *Pacer) free(who string) bool {
 	granted, without, taken, others := map[string]int{}, map[string]int{}, 0, 0
 	for holder, t := range p.granted {
 		granted[namespaceOf(holder)]++
-		if c := p.clocks[holder]; t.let || c != nil && c.used >= slowAfter {
+		if c := p.clocks[holder]; t.let || p.now().Sub(t.began) >= slowAfter || c != nil && c.used >= slowAfter {
 			others++
 		} else {
 			taken++
@@ -147,7 +150,7 @@ func (p *Pacer) free(who string) bool {
 		}
 	}
 	others += len(without)
-	return taken+min(others, p.limit-1) < p.limit && granted[namespaceOf(who)]+without[namespaceOf(who)] < most
+	return taken+min(others, together, p.limit-1) < p.limit && granted[namespaceOf(who)]+without[namespaceOf(who)] < most
 }
 
 // Holders is a sentence that names those that roll or migrate for longest and count, empty when none does for long.
@@ -193,7 +196,7 @@ func (p *Pacer) count(ctx context.Context, now time.Time) error {
 	}
 	for who, t := range p.granted {
 		switch c := p.clocks[who]; {
-		case t.done && !p.active[who], c != nil && c.used >= countsFor:
+		case t.done && !p.active[who], now.Sub(t.began) >= countsFor, c != nil && c.used >= countsFor:
 			delete(p.granted, who)
 		case p.active[who]:
 			t.since = now
