@@ -177,8 +177,14 @@ func allTopicsPaused(statuses []status.Status) bool {
 	return len(statuses) > 0 && !slices.ContainsFunc(statuses, func(s status.Status) bool { return !s.AllTopicsPaused })
 }
 
+// podsRun reports whether the dispatcher of a pod runs: a pod of which it ends again and again is Running too.
 func podsRun(o observed) bool {
-	return slices.ContainsFunc(o.pods, func(p corev1.Pod) bool { return observe.Running(&p) })
+	ended := func(c corev1.ContainerStatus) bool {
+		return c.Name == desired.Container && (c.State.Waiting != nil || c.State.Terminated != nil)
+	}
+	return slices.ContainsFunc(o.pods, func(p corev1.Pod) bool {
+		return observe.Running(&p) && !slices.ContainsFunc(p.Status.ContainerStatuses, ended)
+	})
 }
 
 // notObserved says why no pod has reported.

@@ -185,6 +185,12 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		"unreachable is worse than refusing": {func(o *observed) {
 			o.statuses[0].Sink, o.statuses[1].Sink = status.Link{State: status.Refusing}, down
 		}, no, api.ReasonConnectionFailed, nil, nil},
+		"pods do not respond, as they end again and again": {func(o *observed) {
+			o.statuses, o.silent, o.deployment.Status.AvailableReplicas = nil, 2, 0
+			for i := range o.pods {
+				o.pods[i].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "dispatcher", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
+			}
+		}, no, api.ReasonCrashLoop, []string{"SourceReachable=Unknown/NotObserved: No dispatcher pod runs yet."}, nil},
 		"pods do not respond": {func(o *observed) { o.statuses, o.silent = nil, 2 }, unknown, api.ReasonNotObserved,
 			[]string{"SourceReachable=Unknown/NotObserved", "SchemaReady=True/UpToDate"}, nil},
 		"pods are starting": {func(o *observed) {
