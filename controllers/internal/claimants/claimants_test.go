@@ -24,6 +24,8 @@ func TestSpecsOfOneTableAreClaimants(t *testing.T) {
 	outbox := func(name string) spec.Dispatcher {
 		return spec.Dispatcher{OutboxRef: &spec.OutboxRef{Name: name}}
 	}
+	named := outbox("db")
+	need.Want(t, ofOutbox("db"), "%q, want %q: dispatchers of an Outbox are found", where(&named))
 	for name, c := range map[string]struct {
 		a, b spec.Dispatcher
 		same bool

@@ -27,6 +27,7 @@ import (
 // that is: after an outage of the API server each Lease is old. CONTRACT: C-106
 func TestAClaimLastsAsLongAsItsHolder(t *testing.T) {
 	for name, c := range map[string]struct {
+		free, stale      bool          // the object: nothing holds it, and it has changed since it was read
 		none, released   bool          // the Lease
 		renews           bool          // meanwhile
 		follows, refused bool          // this operator
@@ -34,6 +35,8 @@ func TestAClaimLastsAsLongAsItsHolder(t *testing.T) {
 		takes            bool
 		again            time.Duration
 	}{
+		"free":                                   {free: true, takes: true},
+		"free, and another one was faster":       {free: true, stale: true, again: claimAgain},
 		"gone":                                   {none: true, takes: true},
 		"old, at first":                          {again: claimLasts},
 		"late":                                   {after: claimLasts - time.Second, again: time.Second},
@@ -49,6 +52,9 @@ func TestAClaimLastsAsLongAsItsHolder(t *testing.T) {
 				scheme := runtime.NewScheme()
 				need.OK(t, errors.Join(v1alpha1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)))
 				o := &v1alpha1.OutboxConsumer{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "billing", UID: "1"}, Status: v1alpha1.OutboxConsumerStatus{Operator: "other"}}
+				if c.free {
+					o.Status.Operator = ""
+				}
 				lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: LeaseName}}
 				if !c.released {
 					lease.Spec.HolderIdentity = new("a")
@@ -66,6 +72,11 @@ func TestAClaimLastsAsLongAsItsHolder(t *testing.T) {
 				}
 				r := &Reporter{Client: cl, Live: cl, Events: events.NewFakeRecorder(9), Operator: "own", Leads: !c.follows}
 				need.OK(t, cl.Get(t.Context(), client.ObjectKeyFromObject(o), o))
+				if c.stale {
+					faster := o.DeepCopy()
+					faster.Status.Operator = "faster"
+					need.OK(t, cl.Status().Update(t.Context(), faster))
+				}
 				held, again, err := r.Claim(t.Context(), o)
 				if c.after > 0 {
 					need.That(t, !held && err == nil, "at first: held %v, %v", held, err)
@@ -84,17 +95,34 @@ func TestAClaimLastsAsLongAsItsHolder(t *testing.T) {
 					counted[holder] = testutil.ToFloat64(heldObjects.WithLabelValues(holder))
 				}
 				want := map[string]float64{"alive": 0, "unknown": 0}
-				if !held {
+				if !held && !c.stale {
 					want[map[bool]string{true: "unknown", false: "alive"}[c.refused || c.follows]] = 1
 				}
 				need.That(t, maps.Equal(want, counted), "%v objects of others, want %v", counted, want)
 
+				need.OK(t, cl.Get(t.Context(), client.ObjectKeyFromObject(o), o))
+				need.That(t, (o.Status.Operator == "own") == c.takes, "status.operator is %q", o.Status.Operator)
 				o.Status.Operator = "" // handed over
 				held, _, err = r.Claim(t.Context(), o)
 				need.That(t, held && err == nil, "handed over: held %v, %v", held, err)
 				left := testutil.ToFloat64(heldObjects.WithLabelValues("alive")) + testutil.ToFloat64(heldObjects.WithLabelValues("unknown"))
 				need.Want(t, 0.0, "%v objects of others, want %v", left)
+
+				r.saysHeld("deleted", false, time.Now())
+				time.Sleep(2*lookAtHeld + time.Second)
+				r.saysHeld("there", false, time.Now())
+				need.Want(t, 1.0, "%v objects of others, want %v", testutil.ToFloat64(heldObjects.WithLabelValues("unknown")))
 			})
 		})
 	}
+}
+
+// What is at rest is left out of the status, for the Events alone; what stays as it was keeps its time.
+func TestConditionsAtRestAreLeftOut(t *testing.T) {
+	before := metav1.NewTime(time.Unix(1, 0))
+	current := []metav1.Condition{{Type: v1alpha1.ReadyCondition, Status: metav1.ConditionTrue, Reason: "A", LastTransitionTime: before}, {Type: "OfAnotherVersion"}}
+	all := []metav1.Condition{Condition(v1alpha1.ReadyCondition, metav1.ConditionTrue, "B", "b"), Condition(v1alpha1.VacuumHeldBackCondition, metav1.ConditionFalse, v1alpha1.ReasonNotHeldBack, "c"),
+		Condition(v1alpha1.DataHealthyCondition, metav1.ConditionTrue, v1alpha1.ReasonOthersUnserved, "d")}
+	need.That(t, len(SetConditions(&current, 7, all)) == len(all), "Events need all")
+	need.That(t, len(current) == 2 && current[0].Reason == "B" && current[0].LastTransitionTime.Equal(&before) && current[0].ObservedGeneration == 7 && current[1].Reason == v1alpha1.ReasonOthersUnserved, "%+v", current)
 }
