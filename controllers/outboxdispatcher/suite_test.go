@@ -59,6 +59,7 @@ type cluster struct {
 	also      []string
 	resume    time.Duration
 	leads     bool // by a Lease in its namespace
+	released  time.Duration
 }
 
 // start starts a manager that looks at the pods every interval, after the changes of what it is given. It ends with the spec,
@@ -100,7 +101,7 @@ func (c *cluster) deliver(changes ...func(*v1alpha1.OutboxDispatcher)) *v1alpha1
 func (c *cluster) run(interval time.Duration) (stop func()) {
 	GinkgoHelper()
 	return c.Manage(manager.Options{
-		DispatcherImage: c.image, Pod: client.ObjectKey{Namespace: c.operator}, InheritedLabels: c.inherited, MaxRollingUpgrades: c.rolling, ResumeWithin: c.resume, LeaderElect: c.leads, LeaderNamespace: c.operator,
+		DispatcherImage: c.image, Pod: client.ObjectKey{Namespace: c.operator}, InheritedLabels: c.inherited, MaxRollingUpgrades: c.rolling, ResumeWithin: c.resume, LeaderElect: c.leads, LeaderNamespace: c.operator, ReleasedLasts: c.released,
 		ObserveInterval: interval, WatchNamespaces: c.also, Now: func() time.Time { return time.Now().Add(time.Duration(c.skew.Load())) },
 	})
 }

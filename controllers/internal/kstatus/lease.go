@@ -1,6 +1,7 @@
 package kstatus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -82,7 +83,7 @@ func (r *Reporter) remaining(operator string, lease *coordinationv1.Lease) time.
 	}
 	lasts, now := claimLasts, time.Now()
 	if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
-		lasts = releasedLasts
+		lasts = cmp.Or(r.ReleasedLasts, releasedLasts)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

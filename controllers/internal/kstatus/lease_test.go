@@ -112,6 +112,7 @@ func TestAClaimLastsAsLongAsItsHolder(t *testing.T) {
 				time.Sleep(2*lookAtHeld + time.Second)
 				r.saysHeld("there", false, time.Now())
 				need.Want(t, 1.0, "%v objects of others, want %v", testutil.ToFloat64(heldObjects.WithLabelValues("unknown")))
+				r.holds("there")
 			})
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -18,7 +19,7 @@ import (
 	api "github.com/outbox-operator/outbox-operator/api/v1alpha1"
 )
 
-// Reporter writes statuses and records Events. All fields but Operator, Leads and Full are required.
+// Reporter writes statuses and records Events. All fields but the last four are required.
 type Reporter struct {
 	// Client reads from the cache and writes.
 	Client client.Client
@@ -34,6 +35,8 @@ type Reporter struct {
 	// Full reports that a namespace has more objects with the operator's label than its share of the cache. Nil means that none
 	// has.
 	Full func(namespace string) bool
+	// ReleasedLasts is how long a claim lasts after the Lease of its operator was released. Defaults to a minute.
+	ReleasedLasts time.Duration
 
 	mu         sync.Mutex
 	held       map[types.UID]heldObject // objects of others

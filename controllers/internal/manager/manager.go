@@ -66,6 +66,8 @@ type Options struct {
 	IgnoreNamespaces []string
 	// LeaderElect keeps all but one manager waiting.
 	LeaderElect bool
+	// ReleasedLasts is how long an operator that has released its lease holds its objects. Defaults to 1m.
+	ReleasedLasts time.Duration
 	// LeaderNamespace holds the lease. Defaults to the pod's own.
 	LeaderNamespace string
 	// MetricsAddress serves metrics; "0" means not at all.
@@ -192,7 +194,7 @@ func addReconcilers(ctx context.Context, mgr ctrl.Manager, o Options, shares *sh
 	pacer := pace.New(mgr.GetClient(), o.MaxRollingUpgrades)
 	mounts := pods.NewMounts(watcher, o.WatchNamespaces...)
 	platform := desired.Platform{Image: o.DispatcherImage, ImagePullSecrets: o.ImagePullSecrets, InheritedLabels: o.InheritedLabels}
-	reporter := &kstatus.Reporter{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager), Operator: o.Pod.Namespace, Leads: o.LeaderElect, Full: shares.crowded}
+	reporter := &kstatus.Reporter{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder(desired.Manager), Operator: o.Pod.Namespace, Leads: o.LeaderElect, ReleasedLasts: o.ReleasedLasts, Full: shares.crowded}
 	if err := mgr.Add(shares.report(reporter)); err != nil {
 		return fmt.Errorf("add what reports objects that are left out: %w", err)
 	}
