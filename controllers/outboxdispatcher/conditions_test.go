@@ -125,7 +125,7 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		"first migration failed": {func(o *observed) { noDeployment(o); o.migration.State = migrate.Failed },
 			no, api.ReasonMigrationFailed, []string{"Reconciling=True/MigrationFailed", "SchemaReady=False/MigrationFailed"}, nil},
 		"later migration runs": {func(o *observed) { o.migration.State = migrate.Running },
-			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "Reconciling=True/Migrating"}, nil},
+			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "WorkloadAvailable=True/Available", "Reconciling=True/Migrating"}, nil},
 		"later migration failed": {func(o *observed) { o.migration.State = migrate.Failed },
 			yes, api.ReasonDelivering, []string{"SchemaReady=True/UpToDate", "Reconciling=True/MigrationFailed"}, nil},
 		"first migration that cannot pull its image": {func(o *observed) { noDeployment(o); o.migration = unpulled },
@@ -192,7 +192,11 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 			}
 		}, no, api.ReasonCrashLoop, []string{"SourceReachable=Unknown/NotObserved: No dispatcher pod runs yet."}, nil},
 		"pods do not respond": {func(o *observed) { o.statuses, o.silent = nil, 2 }, unknown, api.ReasonNotObserved,
-			[]string{"SourceReachable=Unknown/NotObserved", "SchemaReady=True/UpToDate"}, nil},
+			[]string{"SourceReachable=Unknown/NotObserved", "SchemaReady=True/UpToDate"}, []string{"Reconciling"}},
+		"a Secret is gone that a new pod misses too, and none works": {func(o *observed) {
+			o.missing = problem.Waiting(api.ReferencesResolvedCondition, api.ReasonSecretNotFound, "x")
+			o.gone, o.statuses[0].Source, o.statuses[1].Source = o.missing, down, down
+		}, no, api.ReasonSecretNotFound, nil, nil},
 		"pods are starting": {func(o *observed) {
 			o.pods, o.statuses = nil, nil
 			o.deployment.Status.AvailableReplicas, o.deployment.Status.Conditions = 0, nil
@@ -202,6 +206,11 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 			o.pods = []corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
 				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}}}
 		}, no, api.ReasonImagePullFailed, []string{"WorkloadAvailable=False/ImagePullFailed", "Reconciling=True/ImagePullFailed"}, nil},
+		"the image of a rollout cannot be pulled, and no pod from before is ready": {func(o *observed) {
+			o.statuses, o.deployment.Status.AvailableReplicas, o.deployment.Status.UpdatedReplicas, o.deployment.Status.Conditions = nil, 0, 1, nil
+			o.pods = []corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}}}
+		}, no, api.ReasonImagePullFailed, []string{"WorkloadAvailable=False/ImagePullFailed"}, nil},
 		"rolling out next to pods that deliver": {func(o *observed) {
 			o.deployment.Status.UpdatedReplicas, o.deployment.Status.Replicas = 1, 3
 			o.deployment.Status.Conditions[0].Reason = "ReplicaSetUpdated"

@@ -110,6 +110,8 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 	const retried = " It is tried again by itself, and at once when the spec changes; see `kubectl logs -l outbox.dev/component=migration,outbox.dev/outbox=orders`."
 	runs.Annotations = map[string]string{desired.AnnotationAttempt: "2"}
 	const unmade = "The migration Job of Outbox orders is not made yet; the conditions of Outbox orders say why."
+	long := runs.DeepCopy()
+	long.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
 	for name, c := range map[string]struct {
 		jobs    []client.Object
 		due     bool
@@ -117,14 +119,15 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 		done    bool
 		says    string
 	}{
-		"none":           {nil, true, 0, false, unmade},
-		"a strangers":    {[]client.Object{job("a", "wanted", "stranger"), job("b", "old", "stranger")}, true, 0, false, unmade},
-		"its own":        {[]client.Object{job("a", "wanted", "orders"), job("b", "old", "orders")}, false, 1, true, ""},
-		"it runs":        {[]client.Object{runs, pod}, false, 0, false, "The migration Job of Outbox orders is under way."},
-		"it waits":       {[]client.Object{runs, waits(pod)}, false, 0, false, `The migration of Outbox orders waits: The image "x" cannot be pulled; check its name and the pull secrets.`},
-		"it hangs again": {[]client.Object{failed, runs, waits(pod)}, false, 0, false, `The migration of Outbox orders failed: The image "x" cannot be pulled; check its name and the pull secrets.` + retried},
-		"it had no pod":  {[]client.Object{ended, refused}, false, 0, false, "The migration of Outbox orders failed: Its pod cannot be created: quota." + retried},
-		"its pod failed": {[]client.Object{hadPod, refused}, false, 0, false, "The migration of Outbox orders failed." + retried},
+		"none":             {nil, true, 0, false, unmade},
+		"a strangers":      {[]client.Object{job("a", "wanted", "stranger"), job("b", "old", "stranger")}, true, 0, false, unmade},
+		"its own":          {[]client.Object{job("a", "wanted", "orders"), job("b", "old", "orders")}, false, 1, true, ""},
+		"it runs":          {[]client.Object{runs, pod}, false, 0, false, "The migration Job of Outbox orders is under way."},
+		"it runs for long": {[]client.Object{long, pod}, false, 0, false, "The migration Job of Outbox orders is under way."},
+		"it waits":         {[]client.Object{runs, waits(pod)}, false, 0, false, `The migration of Outbox orders waits: The image "x" cannot be pulled; check its name and the pull secrets.`},
+		"it hangs again":   {[]client.Object{failed, runs, waits(pod)}, false, 0, false, `The migration of Outbox orders failed: The image "x" cannot be pulled; check its name and the pull secrets.` + retried},
+		"it had no pod":    {[]client.Object{ended, refused}, false, 0, false, "The migration of Outbox orders failed: Its pod cannot be created: quota." + retried},
+		"its pod failed":   {[]client.Object{hadPod, refused}, false, 0, false, "The migration of Outbox orders failed." + retried},
 	} {
 		r := &Runner{Client: fake.NewClientBuilder().WithObjects(c.jobs...).WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*corev1.Event).Reason} }).
 			WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).Build()}
