@@ -129,9 +129,8 @@ var _ = Describe("two operators of a namespace", Label("operators"), func() {
 		c := start(tick)
 		c.stop()
 		first := c.operates(c.namespace, "outbox-operator:v1")
-		identity, now := "manager", metav1.NowMicro()
 		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "outbox-operator.outbox.dev", Namespace: c.namespace}}
-		lease.Spec.HolderIdentity, lease.Spec.RenewTime = &identity, &now
+		lease.Spec.HolderIdentity, lease.Spec.RenewTime = new("manager"), new(metav1.NowMicro())
 		c.create(lease)
 		outbox := c.outbox()
 		outbox.Spec.Migration = nil
@@ -148,7 +147,7 @@ var _ = Describe("two operators of a namespace", Label("operators"), func() {
 		Expect(second.changes()).To(BeEmpty(), "both are there")
 
 		first.stop()
-		identity = "" // as a manager does that ends
+		lease.Spec.HolderIdentity = new("") // as a manager does that ends
 		Expect(c.admin.Update(c.ctx, lease)).To(Succeed())
 		edit(c, c.get(), replicas(2))
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(2))

@@ -196,7 +196,7 @@ func (p *Pacer) count(ctx context.Context, now time.Time) error {
 	}
 	for who, t := range p.granted {
 		switch c := p.clocks[who]; {
-		case t.done && !p.active[who], now.Sub(t.began) >= countsFor, c != nil && c.used >= countsFor:
+		case t.done && !p.active[who], c != nil && c.used >= countsFor:
 			delete(p.granted, who)
 		case p.active[who]:
 			t.since = now

@@ -1,9 +1,6 @@
 package pace
 
 import (
-	"fmt"
-	"reflect"
-	"slices"
 	"testing"
 	"time"
 
@@ -316,6 +313,9 @@ func TestWhatHangsLeavesTurnsToOthers(t *testing.T) {
 		d := w.hangs(namespace, "1")
 		w.expect(d, true)
 	}
+	far := dispatcher("far")
+	far.Namespace = "other"
+	w.create(far)
 	w.later(2 * countEvery)
 	w.expect(dispatcher("a"), false)
 	w.later(slowAfter - 3*time.Second)
@@ -324,7 +324,7 @@ func TestWhatHangsLeavesTurnsToOthers(t *testing.T) {
 	for _, name := range []string{"a", "c"} {
 		w.expect(dispatcher(name), true)
 		w.expect(dispatcher("b"), true)
-		w.expect(dispatcher("d"), false)
+		w.expect(far, false)
 		w.pacer.Done(dispatcher(name))
 		w.later(2 * countEvery)
 	}
@@ -340,75 +340,4 @@ func (w *world) hangs(namespace, name string) *v1alpha1.OutboxDispatcher {
 	deployment.Namespace = namespace
 	w.create(deployment)
 	return d
-}
-
-// Whatever namespaces do to their own Deployments and Jobs, an upgrade of sixty dispatchers of another one ends in twelve minutes:
-// here each rolls for eight seconds, and all ask for a turn all the time, the others first.
-func TestAnUpgradeEndsWhateverOthersDo(t *testing.T) {
-	const step, size = 4 * time.Second, 60
-	hang := func(*appsv1.Deployment, int) {}
-	for name, c := range map[string]struct {
-		namespaces int
-		does       func(d *appsv1.Deployment, step int) // what its owner does to a Deployment
-	}{
-		"nothing":                        {0, hang},
-		"one hangs":                      {1, hang},
-		"three hang":                     {3, hang},
-		"three restart in a loop":        {3, func(d *appsv1.Deployment, step int) { d.Status.ObservedGeneration = 1 + int64(step%3/2) }},
-		"three pause and continue":       {3, func(d *appsv1.Deployment, step int) { d.Spec.Paused = step%5 == 0 }},
-		"three scale to zero and up":     {3, func(d *appsv1.Deployment, step int) { *d.Spec.Replicas = int32(step % 2) }},
-		"ten namespaces, as many as all": {10, hang},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.pacer.limit = 3
-			var others, own []*v1alpha1.OutboxDispatcher
-			for i := range 6 * c.namespaces {
-				others = append(others, w.hangs(fmt.Sprint("eve-", i%c.namespaces), fmt.Sprint(i)))
-			}
-			for i := range size {
-				d := dispatcher(fmt.Sprint("own-", i))
-				w.create(d)
-				own = append(own, d)
-			}
-			w.create(rolls(own[0], 0))
-			until := map[string]int{} // of those that roll
-			for at := range int(12 * time.Minute / step) {
-				w.later(step)
-				var deployments appsv1.DeploymentList
-				need.OK(t, w.c.List(t.Context(), &deployments))
-				for i := range deployments.Items {
-					if d := &deployments.Items[i]; d.Namespace != "shop" {
-						before := d.DeepCopy()
-						if c.does(d, at); !reflect.DeepEqual(before, d) {
-							need.OK(t, w.c.Update(t.Context(), d))
-							w.update(d)
-						}
-					}
-				}
-				for _, d := range others {
-					_, err := w.pacer.May(t.Context(), d)
-					need.OK(t, err)
-				}
-				own = slices.DeleteFunc(own, func(d *v1alpha1.OutboxDispatcher) bool {
-					switch may, err := w.pacer.May(t.Context(), d); {
-					case err != nil || !may:
-						need.OK(t, err)
-					case until[d.Name] == 0:
-						until[d.Name] = at + int(8*time.Second/step)
-					case at >= until[d.Name]:
-						w.pacer.Done(d)
-						return true
-					}
-					return false
-				})
-				if len(own) == 0 {
-					t.Logf("%d dispatchers after %s", size, time.Duration(at)*step)
-					return
-				}
-			}
-			t.Errorf("%d of %d dispatchers wait after 12 minutes%s", len(own), size, w.pacer.Holders())
-		})
-	}
 }
