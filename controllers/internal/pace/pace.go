@@ -195,8 +195,8 @@ func (p *Pacer) count(ctx context.Context, now time.Time) error {
 		}
 	}
 	for who, t := range p.granted {
-		switch c := p.clocks[who]; {
-		case t.done && !p.active[who], c != nil && c.used >= countsFor:
+		switch {
+		case t.done && !p.active[who]:
 			delete(p.granted, who)
 		case p.active[who]:
 			t.since = now

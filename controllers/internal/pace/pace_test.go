@@ -310,15 +310,10 @@ func TestWhatHangsLeavesTurnsToOthers(t *testing.T) {
 	w := newWorld(t)
 	w.pacer.limit = 3
 	for _, namespace := range []string{"eve", "mallory", "trent"} {
-		d := w.hangs(namespace, "1")
-		w.expect(d, true)
+		w.expect(w.hangs(namespace, "1"), true)
 	}
-	far := dispatcher("far")
-	far.Namespace = "other"
-	w.create(far)
-	w.later(2 * countEvery)
-	w.expect(dispatcher("a"), false)
-	w.later(slowAfter - 3*time.Second)
+	far := w.hangs("other", "far")
+	w.later(slowAfter - time.Second)
 	w.expect(dispatcher("a"), false)
 	w.later(4 * time.Second)
 	for _, name := range []string{"a", "c"} {
@@ -327,6 +322,28 @@ func TestWhatHangsLeavesTurnsToOthers(t *testing.T) {
 		w.expect(far, false)
 		w.pacer.Done(dispatcher(name))
 		w.later(2 * countEvery)
+	}
+}
+
+// Neither a rest in between nor another turn makes a turn new. Those that hang rest in each third count.
+func TestATurnAgesAlsoInLoops(t *testing.T) {
+	for again, counts := range map[bool]int{false: 15, true: 48} { // whether it takes another turn then
+		w := newWorld(t)
+		both := []*v1alpha1.OutboxDispatcher{w.hangs("eve", "1"), w.hangs("mallory", "1")}
+		for i := range counts {
+			for _, d := range both {
+				deployment := rolls(d, 1)
+				if deployment.Namespace = d.Namespace; i%3 == 2 {
+					deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
+				}
+				if w.update(deployment); again && i%3 == 2 {
+					w.pacer.Done(d)
+				}
+				w.expect(d, true)
+			}
+			w.later(5 * time.Second)
+		}
+		w.expect(dispatcher("a"), true)
 	}
 }
 
