@@ -19,7 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export GOFLAGS="${GOFLAGS-} -trimpath" # Go's cache then serves other checkouts too
 export CGO_ENABLED=0                   # as the image is built: what both need is compiled once
 mapfile -t majors < <(sed -nE 's/.*linux-amd64-([0-9]+)\..*/\1/p' hack/servers/postgres/builds.sha256)
-watching=(./hack ./hack/chart ./hack/demo ./hack/e2e/scenario ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
+watching=(./hack ./hack/chart ./hack/dashboards ./hack/demo ./hack/e2e/scenario ./hack/fields ./hack/internal/... ./hack/testing/...) # they compare the rest with rules
 database=(./migrations/... ./dispatcher/{pgstore,clienttest/...} ./dispatcher/deadletters/pgreader ./dispatcher/internal/{journal,notify,replay,retention})
 racing=(./dispatcher/{engine,pgstore,clienttest/...} ./dispatcher/internal/cli) # with the race detector
 count='' # -count=1 leaves out Go's cache
