@@ -111,7 +111,7 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 	} else {
 		p.Reason, p.Detail = pods.Trouble(p.Pods)
 	}
-	if p.Detail == "" && !(failed && p.explains.Status.Failed > 0) { // that had a pod, and an Event about none is older
+	if p.Detail == "" && (!failed || p.explains.Status.Failed == 0) { // that had a pod, and an Event about none is older
 		if p.Detail, err = pods.Blocked(ctx, r.Live, r.Mounts, p.explains, p.Pods); p.Detail != "" && len(p.Pods) == 0 {
 			p.Reason = v1alpha1.ReasonUnavailable // as of a Deployment's pods that cannot be created
 		}
