@@ -52,7 +52,6 @@ returns table (result text, token bigint, id uuid)
 language plpgsql
 security definer
 set search_path from current
-set outbox.change = 'withdraw'
 -- Each event is looked up by an index, whatever the planner knows of the tables.
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_sort = on set jit = off
 as $$
@@ -101,9 +100,11 @@ begin
         begin
             perform from (select from outbox_dead_letters where event_id = any (v_open) and resolution is null order by outbox_dead_letters.id for update) as locked;
             perform from (select from outbox_events as e where e.id = any (v_open) order by e.id for update) as locked;
+            perform set_config('outbox.change', 'withdraw', true); -- not of the function: that takes a superuser
             update outbox_events as e set status = 'withdrawn', dead_reason = null, updated_at = now()
                 where e.id = any (v_open) and outbox_withdrawable(e, v_last_seq, v_raised_at);
             get diagnostics v_wrong = row_count;
+            perform set_config('outbox.change', '', true);
             if v_wrong < cardinality(v_open) then
                 raise sqlstate 'OB046';
             end if;

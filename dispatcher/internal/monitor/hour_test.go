@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,18 +16,19 @@ import (
 func TestHourHasANumberForEachMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h Hour
-		var delivered int64 = 1000
-		var depth *dispatcher.Depth
-		go h.Watch(t.Context(), func() int64 { return delivered }, func() *dispatcher.Depth { return depth })
+		var delivered atomic.Int64
+		delivered.Store(1000)
+		var depth atomic.Pointer[dispatcher.Depth]
+		go h.Watch(t.Context(), delivered.Load, depth.Load)
 		minute := func(n int64) {
 			synctest.Wait()
-			delivered += n
+			delivered.Add(n)
 			time.Sleep(time.Minute)
 			synctest.Wait()
 		}
 		need.That(t, h.Get() == nil, "before the first minute it is %+v", h.Get())
 		minute(7)
-		depth = &dispatcher.Depth{ObservedAt: time.Now(), Topics: []dispatcher.TopicDepth{{Pending: dispatcher.Count{N: 40}}, {Pending: dispatcher.Count{N: 2}}}}
+		depth.Store(&dispatcher.Depth{ObservedAt: time.Now(), Topics: []dispatcher.TopicDepth{{Pending: dispatcher.Count{N: 40}}, {Pending: dispatcher.Count{N: 2}}}})
 		minute(0)
 		minute(5) // the database is unreachable: the last count is kept
 		got := h.Get()

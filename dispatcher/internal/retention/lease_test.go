@@ -278,7 +278,7 @@ func TestALostLeaseWritesNoPosition(t *testing.T) {
 		{"another's", "1 minute", mine, 40}, {"mine, and over", "-1 second", other, 40}, {"mine", "1 minute", other, 7},
 	} {
 		pgtest.Exec(o, `update outbox.outbox_sweeps set held_until = now() + $1::text::interval, delivered = 0`, c.held)
-		need.OK(t, need.Err(o.sweeps.Exec(t.Context(), retention.Statement("progress"), "retention", c.worker, int64(7), int64(3), int64(0), int64(0), int64(0))))
+		need.OK(t, need.Err(o.sweeps.Exec(t.Context(), retention.Statement("progress"), "retention", c.worker, int64(7), int64(3), int64(0), int64(0), int64(0), int64(0))))
 		need.Want(t, c.position, "%s: the position is %d, want %d", pgtest.Value[int64](o, `select position from outbox.outbox_sweeps`), c.name)
 		need.Want(t, 3, "%s: %d removed rows are counted, want 3", pgtest.Value[int64](o, `select delivered from outbox.outbox_sweeps`), c.name)
 	}
