@@ -62,7 +62,7 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 			return eve(kind, i, 0)
 		})
 		w.edit(0)
-		t.Logf("%d of %s, %d of them with %d labels: manager %.0f MiB, %.0f before", *hostiles, name, largeOnes, most, w.operator.memory(), before)
+		t.Logf("%d of %s, %d of them with %d bytes of annotations: manager %.0f MiB, %.0f before", *hostiles, name, largeOnes, most, w.operator.memory(), before)
 	}
 	w.many(events, func(i int) client.Object {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("eve-", i), Namespace: "eve"}, Reason: "FailedMount", Message: strings.Repeat("x", 1000), LastTimestamp: metav1.Now(),
@@ -124,24 +124,19 @@ func (w *world) bounds(resource, field string) (entries, length int) {
 	return int(*list.MaxItems), int(*list.Items.Schema.MaxLength)
 }
 
-// eve is an object of a hostile tenant, with the operator's labels and so many others.
-func eve(kind client.Object, i, labels int) client.Object {
+// eve is an object of a hostile tenant, with the operator's labels and so many bytes of annotations.
+func eve(kind client.Object, i, bytes int) client.Object {
 	o := kind.DeepCopyObject().(client.Object)
-	all := map[string]string{"outbox.dev/managed-by": "outbox-operator", "outbox.dev/dispatcher": name(i), "outbox.dev/component": "dispatcher"}
-	for n := range labels {
-		all[fmt.Sprint("l", n)] = strings.Repeat("x", 63)
-	}
 	o.SetName(fmt.Sprint("eve-", i))
 	o.SetNamespace("eve")
-	o.SetLabels(all)
+	o.SetLabels(map[string]string{"outbox.dev/managed-by": "outbox-operator", "outbox.dev/dispatcher": name(i), "outbox.dev/component": "dispatcher"})
+	o.SetAnnotations(map[string]string{"example.com/large": strings.Repeat("x", bytes)})
 	return o
 }
 
-// most is how many labels the API server takes of an object. What it tries stays: a deletion would write more than it takes.
+// most is how many bytes of annotations the API server takes of an object.
 func (w *world) most(kind client.Object) int {
-	return sort.Search(1<<16, func(n int) bool {
-		return w.admin.Create(w.t.Context(), eve(kind, 1<<20+n, n+1)) != nil
-	})
+	return sort.Search(1<<22, func(n int) bool { return w.admin.Create(w.t.Context(), eve(kind, 0, n+1), client.DryRunAll) != nil })
 }
 
 // stopAgainAndAgain stops and starts the last dispatcher until the func that it returns is called, which returns the longest
