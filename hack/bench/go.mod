@@ -10,13 +10,10 @@ require (
 	github.com/outbox-operator/outbox-operator v0.0.0
 	github.com/riverqueue/river v0.51.0
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.0
-	golang.org/x/sync v0.24.0
+	golang.org/x/sync v0.25.0
 )
 
-require (
-	github.com/ulikunitz/xz v0.5.17 // indirect
-	golang.org/x/sys v0.49.0 // indirect
-)
+require github.com/ulikunitz/xz v0.5.17 // indirect
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
@@ -39,7 +36,7 @@ require (
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
-	golang.org/x/text v0.43.0 // indirect
+	golang.org/x/text v0.44.0 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
