@@ -1,6 +1,6 @@
 # The operator's image: the manager, the dispatcher and the licences of what they link, nothing else. Both have Mozilla's roots in them.
 # `make image` builds the same without a container engine.
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+FROM --platform=$BUILDPLATFORM golang:1.26.10 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 COPY dispatcher/client/go.mod dispatcher/client/go.sum dispatcher/client/

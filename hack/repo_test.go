@@ -59,9 +59,13 @@ func TestProgramsStaySmall(t *testing.T) {
 
 // An engine copies into the image what the build wrote, and nothing of its own base.
 func TestTheDockerfileCopiesTheBuildAlone(t *testing.T) {
-	_, image, _ := strings.Cut(files(t, "Dockerfile")["Dockerfile"], "\nFROM scratch\n")
+	build, image, _ := strings.Cut(files(t, "Dockerfile")["Dockerfile"], "\nFROM scratch\n")
 	if want := "COPY --from=build /out/ /\nUSER 65532:65532\nENTRYPOINT [\"/manager\"]\n"; image != want {
 		t.Errorf("the image of the Dockerfile is\n%s\nwant\n%s", image, want)
+	}
+	pinned := regexp.MustCompile(`(?m)^toolchain go(.*)$`).FindStringSubmatch(files(t, "go.mod")["go.mod"])
+	if pinned == nil || !strings.Contains(build, "golang:"+pinned[1]+" AS build\n") {
+		t.Errorf("the Dockerfile does not build by the toolchain of go.mod, %q", pinned)
 	}
 }
 

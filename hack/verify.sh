@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fails when a generated file is not what its generator makes, when go.mod is not tidy, when a room has more lines than
-# hack/rooms.txt allows, or when a linter has something to say. Changes that were there before are left alone.
+# hack/rooms.txt allows, when what is linked has a licence that is not allowed or a known vulnerability with a fix, or when a linter has something to say. Changes that were there before are left alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf '\n== %s\n' "$*"; }
@@ -26,6 +26,9 @@ go test -count=1 -run '^TestRoomsKeepToTheirLines$' ./hack
 
 say "Scripts"
 git ls-files --cached --others --exclude-standard '*.sh' .ci/run | xargs -n 1 bash -n
+
+say "What is linked: licences, and known vulnerabilities (the first run builds the scanner: 1 minute)"
+go run ./hack/release verify
 
 say "Linters (the first run builds them: 1 to 2 minutes)"
 lint=$(hack/pins/tool.sh golangci-lint)

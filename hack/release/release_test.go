@@ -331,3 +331,22 @@ func TestLicencesAreThoseThatAreAllowed(t *testing.T) {
 		need.That(t, (err == nil) == (want == "") && (err == nil || strings.Contains(err.Error(), want)), "%q: %v", text, err)
 	}
 }
+
+// A program that links an old module is refused, with the module's name. The scanner and its database are the real ones.
+func TestAnOldModuleIsRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the scanner")
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":  "module old\n\ngo 1.26.0\n\nrequire golang.org/x/text v0.3.5\n",
+		"main.go": "package main\n\nimport \"golang.org/x/text/language\"\n\nfunc main() { _, _, _ = language.ParseAcceptLanguage(\"en\") }\n",
+	} {
+		need.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	ran(t, dir, []string{"GOFLAGS=-mod=mod", "CGO_ENABLED=0"}, "go", "build", "-o", "old", ".")
+	vulns, err := options{root: "../.."}.vulns(t.Context(), filepath.Join(dir, "old"))
+	need.OK(t, err)
+	err = judge(vulns, nil, "go1.99.0")
+	need.That(t, err != nil && strings.Contains(err.Error(), "go get golang.org/x/text@v0.3.7"), "%d vulnerabilities: %v", len(vulns), err)
+}
