@@ -30,12 +30,13 @@ comment on column outbox_sweeps.withdrawn is 'Withdrawn rows that were removed, 
 -- outbox_withdrawable reports whether no delivery of an event can have begun: it has no lease and no attempt, also where an
 -- adoption brought it, and the server has forgotten none. What was enqueued after the fence was raised has none that it could
 -- forget, unless it was moved from another topic, which gives a new seq and an error that says so. Nor has what is due only since a
--- minute later: as much as a clock may be wrong (CONTRACT C-3).
+-- minute later, by a clock that was not ahead: as much as a clock may be wrong (CONTRACT C-3). It is inlined into the statements that
+-- call it, so it must be stable.
 create function outbox_withdrawable(e outbox_events, p_last_seq bigint, p_raised_at timestamptz) returns boolean
-language sql immutable
+language sql stable
 as $$
     select e.status in ('pending', 'dead') and e.lease = 0 and e.attempts = 0
-        and (e.seq > p_last_seq and e.last_error is null or coalesce(e.first_due_at > p_raised_at + interval '1 minute', false))
+        and (e.seq > p_last_seq and e.last_error is null or e.created_at <= p_raised_at and e.first_due_at > p_raised_at + interval '1 minute') is true
 $$;
 
 -- withdraw_batch takes back events in the caller's transaction, and returns for each, in their order, what became of it:
@@ -52,8 +53,8 @@ returns table (result text, token bigint, id uuid)
 language plpgsql
 security definer
 set search_path from current
--- Each event is looked up by an index, whatever the planner knows of the tables.
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_sort = on set jit = off
+-- Each event and dead letter is looked up by its index, whatever the planner knows of the tables: so a resolution is compared by coalesce.
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_sort = on set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -98,7 +99,7 @@ begin
         select array_agg(e.id) into v_open from outbox_events as e where e.id = any (v_ids) and outbox_withdrawable(e, v_last_seq, v_raised_at);
         exit when v_open is null;
         begin
-            perform from (select from outbox_dead_letters where event_id = any (v_open) and resolution is null order by outbox_dead_letters.id for update) as locked;
+            perform from (select from outbox_dead_letters where event_id = any (v_open) and coalesce(resolution, '') = '' order by outbox_dead_letters.id for update) as locked;
             perform from (select from outbox_events as e where e.id = any (v_open) order by e.id for update) as locked;
             perform set_config('outbox.change', 'withdraw', true); -- not of the function: that takes a superuser
             update outbox_events as e set status = 'withdrawn', dead_reason = null, updated_at = now()
@@ -110,7 +111,7 @@ begin
             end if;
             update outbox_dead_letters
                 set resolution = 'withdrawn', resolved_at = now(), resolved_by = session_user, resolution_reason = 'its producer withdrew the event'
-                where event_id = any (v_open) and resolution is null;
+                where event_id = any (v_open) and coalesce(resolution, '') = '';
             exit;
         exception when sqlstate 'OB046' then null;
         end;

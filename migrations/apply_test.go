@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -223,6 +224,31 @@ func TestWithdrawComesToEventsThatAreThere(t *testing.T) {
 	d.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'after'`)
 	pgtest.Want(d, "too late, withdrawn", "they are %s, want %s", `select string_agg(result, ', ') from outbox.withdraw_batch('{shop,shop}', '{orders,orders}', '{before,after}')`)
 	pgtest.Want(d, true, "the fence is up: %t", `select exists (select from outbox.outbox_fence where server_started = pg_postmaster_start_time() and inserted_by = xmin)`)
+}
+
+// An owner that is not a superuser, and may create a schema, has all that the migrations need; so has what they make.
+// CONTRACT: C-17
+func TestOwnerNeedsNoMoreThanToCreate(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.Empty(t)
+	root := newDatabase(t, dsn)
+	role := pgx.Identifier{"outbox_owner_" + strings.ToLower(rand.Text())}.Sanitize()
+	pgtest.Exec(root, `create role `+role+` login password 'test'; grant create on database `+pgx.Identifier{root.Config().Database}.Sanitize()+` to `+role)
+	t.Cleanup(func() {
+		need.OK(t, need.Err(root.Exec(context.Background(), `drop owned by `+role+` cascade; drop role `+role)))
+	})
+	config, err := pgx.ParseConfig(dsn)
+	need.OK(t, err)
+	config.User, config.Password = strings.Trim(role, `"`), "test"
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	need.OK(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	owner := database{t, conn, dsn}
+	owner.up("outbox")
+	owner.setJournal(true, week)
+	owner.mustEnqueue(`'shop', 'orders', '{}', p_dedupe_key => 'a'`)
+	pgtest.Want(owner, "withdrawn", "the withdrawal says %s, want %s", `select result from outbox.withdraw('shop', 'orders', 'a')`)
+	pgtest.Want(owner, "insert withdraw", "the journal has %s, want %s", `select string_agg(operation, ' ' order by lsn) from outbox.outbox_journal where event_id is not null`)
 }
 
 // The schema is the user's choice; two in one database do not touch each other.

@@ -197,7 +197,8 @@ func TestWithdrawalsLetGoOfWhatIsClaimed(t *testing.T) {
 	pgtest.Want(o, "processing withdrawn", "the rows are %s, want %s", `select string_agg(status, ' ' order by dedupe_key) from outbox.outbox_events`)
 }
 
-// A claim reads no more because others of the table are withdrawn, and once vacuum has come none of its own topic's either.
+// A claim reads no more because others of the table are withdrawn, and once vacuum has come none of its own topic's either. A
+// withdrawal looks up its event and its dead letters.
 // CONTRACT: C-17
 func TestWithdrawalsCostClaimsNothing(t *testing.T) {
 	t.Parallel()
@@ -212,7 +213,10 @@ func TestWithdrawalsCostClaimsNothing(t *testing.T) {
 	other := p.claim("other", 100).buffers()
 	pgtest.Exec(p, `vacuum outbox.outbox_events`)
 	taken := p.claim("taken", 100).buffers()
-	t.Logf("a claim of 100 reads %d buffers, %d next to 500 that are withdrawn, %d behind them", alone, other, taken)
+	pgtest.Exec(p, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts) select gen_random_uuid(), 'shop', 'other', 'permanent_failure', 1 from generate_series(1, 20000)`)
+	one := p.explain(`select outbox.withdraw('shop', 'other', p_id => (select id from outbox.outbox_events where topic = 'other' and status = 'pending' limit 1))`).buffers()
+	t.Logf("a claim of 100 reads %d buffers, %d next to 500 that are withdrawn, %d behind them; a withdrawal %d", alone, other, taken, one)
+	need.That(t, one <= 300, "to withdraw an event reads %d buffers next to 20,000 open dead letters, which are in more", one)
 	// A row that is claimed takes one page more where its own has no room. A withdrawn one that is read is one of 500.
 	need.That(t, max(other, taken) <= alone+150, "a claim reads %d buffers where nothing is withdrawn, %d next to 500 that are, and %d behind them", alone, other, taken)
 }
