@@ -73,7 +73,7 @@ var shortSeeds = []struct {
 }
 
 // Two short runs of the whole. `go run ./hack/chaos -help` says how to have longer ones.
-// CONTRACT: C-3, C-10, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-30, C-31, C-32, C-33, C-36, C-41, C-42, C-70
+// CONTRACT: C-3, C-10, C-17, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-30, C-31, C-32, C-33, C-36, C-41, C-42, C-70
 func TestShortRunsKeepTheLedger(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute and a half")
@@ -89,8 +89,8 @@ func TestShortRunsKeepTheLedger(t *testing.T) {
 			if r.failed() {
 				t.Error("see above")
 			}
-			if len(r.history.faults) == 0 || r.ledger.delivered == 0 {
-				t.Errorf("%d faults, %d delivered: nothing was tried", len(r.history.faults), r.ledger.delivered)
+			if len(r.history.faults) == 0 || r.ledger.delivered == 0 || r.ledger.withdrawn == 0 {
+				t.Errorf("%d faults, %d delivered, %d withdrawn: nothing was tried", len(r.history.faults), r.ledger.delivered, r.ledger.withdrawn)
 			}
 		})
 	}

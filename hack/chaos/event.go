@@ -82,8 +82,10 @@ func (e *event) over() time.Time {
 	if at.IsZero() {
 		at = endless
 	}
-	if end, dead := e.first(toDead); dead && end.at.Before(at) {
-		at = end.at
+	for _, v := range []verb{toDead, withdraw} {
+		if end, is := e.first(v); is && end.at.Before(at) {
+			at = end.at
+		}
 	}
 	return at
 }

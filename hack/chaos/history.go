@@ -52,6 +52,9 @@ type event struct {
 	maxAttempts int // its own; 0 for the dispatchers'
 	moves       []move
 	deliveries  []delivery
+	// taken is when a producer had heard that it is withdrawn, and committed; late says that one heard that it is too late.
+	taken time.Time
+	late  bool
 	// deadLetters are its records, and replayed those that say that it was replayed.
 	deadLetters, replayed int
 	// sent is how many requests with it reached the consumer, whatever their response.
@@ -194,6 +197,15 @@ func (h *history) readDeadLetters(ctx context.Context, w *world) error {
 func (h *history) readTransactions(file string) error {
 	open := map[uuid.UUID][]uuid.UUID{} // by the first event
 	err := lines(file, func(t entry) {
+		for _, id := range t.Late {
+			h.event(id).late = true
+		}
+		for _, id := range t.Withdrawn {
+			h.event(id).taken = t.At
+		}
+		if len(t.IDs) == 0 {
+			return
+		}
 		if t.Committed == nil {
 			open[t.IDs[0]] = t.IDs
 			return

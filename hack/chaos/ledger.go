@@ -11,7 +11,7 @@ import (
 
 // ledger is the verdict on a run.
 type ledger struct {
-	committed, rolledBack, delivered, duplicates, replays int
+	committed, rolledBack, delivered, duplicates, replays, withdrawn int
 	// tried are the events that were still tried when the run ended, and forgotten those that a failover took along.
 	tried, forgotten int
 	dead             map[string]int
@@ -53,6 +53,7 @@ const (
 	stoodStill  = "others stood still"
 	tooFast     = "faster than the rate limit"
 	heldUp      = "waited, and no fault hit it"
+	untrue      = "withdrawal is not so"
 	broken      = "process"
 )
 
@@ -84,7 +85,7 @@ func (l *ledger) violate(rule string, e *event, format string, args ...any) {
 	l.violations = append(l.violations, violation{rule, e, fmt.Sprintf(format, args...)})
 }
 
-// account checks that a committed event arrived or is dead, and that no other arrived. One whose row was claimed in the last
+// account checks that a committed event arrived, is dead or withdrawn, and that no other arrived. One whose row was claimed in the last
 // minute of the run is neither lost nor over: a topic of which only refused events are left is tried with a few of
 // them at a time, however short the backoff is (CONTRACT C-32). One that a failover took along is over.
 func (l *ledger) account(h *history, e *event) {
@@ -108,7 +109,10 @@ func (l *ledger) account(h *history, e *event) {
 		l.violate(lost, e, "committed, and it has no row")
 		return
 	}
+	l.checkWithdrawal(h, e)
 	switch last := e.moves[len(e.moves)-1]; {
+	case last.verb == withdraw:
+		l.withdrawn++
 	case last.verb == ack && len(e.deliveries) > 0:
 		l.delivered++
 	case last.verb == toDead:
@@ -117,6 +121,20 @@ func (l *ledger) account(h *history, e *event) {
 		l.tried++
 	default:
 		l.violate(lost, e, "committed, and neither delivered nor dead")
+	}
+}
+
+// checkWithdrawal checks that an event that is withdrawn was never sent, and that what a producer heard of it is so (CONTRACT C-17),
+// unless a failover took the withdrawal along.
+func (l *ledger) checkWithdrawal(h *history, e *event) {
+	lagged := func(f injected) bool { return f.kind == lag }
+	switch is := e.moves[len(e.moves)-1].verb == withdraw; {
+	case is && (e.sent > 0 || len(e.deliveries) > 0):
+		l.violate(untrue, e, "it is withdrawn, and was sent")
+	case is && e.late:
+		l.violate(untrue, e, "it is withdrawn, and a producer heard that it is too late")
+	case !is && !e.taken.IsZero() && h.overlapping(e.taken, e.taken.Add(forgets), lagged) == "":
+		l.violate(untrue, e, "a producer heard that it is withdrawn, at %s", e.taken.Format(clockTime))
 	}
 }
 

@@ -67,6 +67,11 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 			case "unsent": // the last claim ended before
 				e.sent--
 				continue
+			case "taken", "tooLate":
+				if e.late = word == "tooLate"; !e.late {
+					e.taken = when
+				}
+				continue
 			case "record":
 				e.deadLetters++
 				continue
@@ -103,6 +108,8 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 			case "replay":
 				next = state{status: "pending", lease: now.lease}
 				e.replayed++
+			case "withdraw":
+				next = state{status: "withdrawn", attempts: now.attempts, lease: now.lease}
 			case "jump":
 				next = state{status: "pending", attempts: now.attempts + 2, lease: now.lease}
 			case "reset": // the number is gone
@@ -149,6 +156,9 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"replayed", story(true, nil, "poison insert alice refused replay bob confirm ack", "insert wait wait alice confirm ack"), nil},
 		{"replayed, and dead again", story(false, nil, "poison insert alice refused replay bob refused"), nil},
 		{"rolled back", story(false, nil, "rollback"), nil},
+		{"withdrawn", story(true, nil, "insert withdraw taken", "insert wait wait alice confirm ack"), nil},
+		{"withdrawn too late", story(false, nil, "insert alice tooLate confirm ack"), nil},
+		{"withdrawn, and a failover took that along", story(false, failedOver, "insert withdraw taken undone wait alice confirm ack"), nil},
 		{"killed", story(false, killed, "insert alice confirm bob confirm ack"), nil},
 		{"crashed", story(false, crashed, "insert alice confirm bob confirm ack"), nil},
 		{"claimed again under a number that a crash took back", story(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), []string{tokenTwice}},
@@ -172,6 +182,10 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"hollow", story(false, nil, "insert alice ack"), []string{lost, hollowAck}},
 		{"acked twice", story(false, nil, "insert alice confirm ack ack"), []string{unlawful, doubleAck, lost}},
 		{"redelivered", story(false, nil, "insert alice confirm ack bob confirm ack"), []string{unlawful}},
+		{"withdrawn, and sent by a claim that a crash took back", story(false, crashed, "insert alice confirm undone withdraw taken"), []string{untrue}},
+		{"withdrawn after a try", story(false, nil, "insert alice release withdraw taken"), []string{lost, unlawful, untrue}},
+		{"said to be withdrawn", story(false, nil, "insert taken alice confirm ack"), []string{untrue}},
+		{"said to be too late", story(false, nil, "insert tooLate withdraw"), []string{untrue}},
 		{"jump", story(false, nil, "insert alice confirm jump alice ack"), []string{unlawful, hollowAck, unexplained}},
 		{"early", story(false, killed, "insert steal alice confirm ack"), []string{early}},
 		{"released at a stop", story(false, stopped, "insert alice release bob confirm ack"), nil},

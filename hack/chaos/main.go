@@ -15,7 +15,7 @@
 // The ledger knows a claim of a row by its lease number. It finds what is lost, what was delivered without a
 // commit or twice without a cause, illegal transitions, tokens that fall, are published twice or belong to two
 // claims, leases acked twice, budgets overspent, keys out of order, events that are dead of an outage or next to an
-// odd one, dead events without their record, and others that stood still next to an odd row. The product's own journal
+// odd one, withdrawals that are not so, dead events without their record, and others that stood still next to an odd row. The product's own journal
 // is on, and `dispatcher verify` must find no difference in the end. A recovery that takes longer than is promised
 // is reported as SLOW, and fails the run too. How long the events waited that no fault hit is printed, and fails it beyond
 // a minute.

@@ -30,9 +30,12 @@ const placedType = "OrderPlaced"
 // producer says commit or roll back, and there is no second when it never learned the outcome.
 type entry struct {
 	At  time.Time   `json:"at"`
-	IDs []uuid.UUID `json:"ids"`
+	IDs []uuid.UUID `json:"ids,omitempty"`
 	// Committed is the outcome, and missing in the first entry.
 	Committed *bool `json:"committed,omitempty"`
+	// Withdrawn and Late are of a transaction that withdraws: what the producer heard of these, and has committed the first.
+	Withdrawn []uuid.UUID `json:"withdrawn,omitempty"`
+	Late      []uuid.UUID `json:"late,omitempty"`
 }
 
 // shop is a service that enqueues, in a process of its own.
@@ -131,16 +134,49 @@ func newEvent() producer.Event {
 	return e
 }
 
-// transaction enqueues events and then commits or rolls back.
+// transaction enqueues events and then commits or rolls back. Some of them it withdraws again, in another one.
 func (s *shop) transaction(ctx context.Context, events []producer.Event, decide func() bool) error {
-	return s.commit(ctx, func(tx pgx.Tx) ([]uuid.UUID, error) {
+	var names []producer.Named
+	err := s.commit(ctx, func(tx pgx.Tx) ([]uuid.UUID, error) {
 		receipts, err := s.outbox.EnqueueBatch(ctx, tx, events)
 		ids := make([]uuid.UUID, len(receipts))
 		for i, r := range receipts {
 			ids[i] = r.ID
+			names = append(names, producer.Named{Namespace: events[i].Namespace, Topic: events[i].Topic, ID: r.ID})
 		}
 		return ids, err
 	}, decide)
+	if err == nil && rand.IntN(4) == 0 {
+		err = s.withdraw(ctx, names[:min(3, len(names))])
+	}
+	return err
+}
+
+// withdraw withdraws events, commits or rolls back, and notes what it heard.
+func (s *shop) withdraw(ctx context.Context, names []producer.Named) error {
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx)
+	said, err := s.outbox.WithdrawBatch(ctx, tx, names)
+	if err != nil {
+		return err
+	}
+	committed := rand.IntN(3) > 0
+	if committed {
+		committed = tx.Commit(ctx) == nil // else it is unknown, and the row reports in the end
+	}
+	var heard entry
+	for _, w := range said {
+		switch {
+		case w.Outcome == producer.TooLate:
+			heard.Late = append(heard.Late, w.ID)
+		case w.Outcome == producer.Withdrawn && committed:
+			heard.Withdrawn = append(heard.Withdrawn, w.ID)
+		}
+	}
+	return s.note(heard)
 }
 
 // commit does what adds events, and then commits or rolls back, and keeps the journal.

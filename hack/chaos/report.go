@@ -32,6 +32,7 @@ func (r *result) print(w io.Writer) {
 	_ = table.Flush() // to w, which is the caller's
 	l := r.ledger
 	fmt.Fprintf(w, "\n%d events committed, %d rolled back; %d delivered, %d of them more than once in all", l.committed, l.rolledBack, l.delivered, l.duplicates)
+	fmt.Fprintf(w, ", %d withdrawn", l.withdrawn)
 	for _, reason := range slices.Sorted(maps.Keys(l.dead)) {
 		fmt.Fprintf(w, ", %d dead: %s", l.dead[reason], reason)
 	}

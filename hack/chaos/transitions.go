@@ -13,11 +13,12 @@ const (
 	postpone verb = "postpone" // a release that waits
 	toDead   verb = "dead"
 	replay   verb = "replay"
+	withdraw verb = "withdraw"
 	illegal  verb = "illegal"
 )
 
 // verbOf names a transition of a row by the state machine of package dispatcher; illegal is one that it
-// does not have. Nothing here extends a lease or counts a suspect (the witness leaves that out), or removes a row. That a claim's
+// does not have. Nothing here extends a lease or counts a suspect (the witness leaves that out), or removes a row that was delivered. That a claim's
 // lease number is a new one is a rule of its own: see ledger.
 func verbOf(from, to state) verb {
 	gain := to.attempts - from.attempts
@@ -45,6 +46,10 @@ func verbOf(from, to state) verb {
 		return legal(back, gain == -1 && same && free)
 	case [2]string{"processing", "dead"}, [2]string{"pending", "dead"}:
 		return legal(toDead, gain == 0 && same && free)
+	case [2]string{"pending", "withdrawn"}:
+		return legal(withdraw, to.attempts == 0 && to.lease == 0 && gain == 0 && same && free)
+	case [2]string{"withdrawn", ""}: // by retention, where delivered rows are not kept
+		return withdraw
 	case [2]string{"dead", "pending"}:
 		return legal(replay, to.attempts == 0 && same && free)
 	default:
