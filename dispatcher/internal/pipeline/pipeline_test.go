@@ -309,38 +309,6 @@ const orderSchema = `{"type": "object", "required": ["id", "total", "customer", 
 	"customer": {"type": "object", "required": ["id"], "properties": {"email": {"type": "string", "pattern": "^[^@]+@[^@]+$"}}},
 	"items": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["sku", "quantity"], "properties": {"quantity": {"type": "integer", "minimum": 1}}}}}}`
 
-// What an event of 300 bytes costs beyond its sink, by what is configured.
-func BenchmarkDeliver(b *testing.B) {
-	for _, c := range []struct {
-		name string
-		cfg  spec.Config
-	}{
-		{"nothing", spec.Config{}},
-		{"other types only", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Transform: []spec.Transformation{{Types: []string{"Other"}, Payload: "payload"}}}}}},
-		{"schema", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Schema: schema(orderSchema)}}}}}},
-		{"rule", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}}}}}}},
-		{"rule with a loop", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Validation: []spec.Validation{{Rules: []spec.Rule{{Rule: "payload.items.all(i, i.quantity > 0)", Message: "m"}}}}}}}},
-		{"transformation", spec.Config{Dispatcher: spec.Dispatcher{Message: spec.Message{Transform: []spec.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}}}}},
-		{"schema, rule and transformation", spec.Config{
-			Dispatcher: spec.Dispatcher{
-				Message: spec.Message{Validation: []spec.Validation{{Schema: schema(orderSchema), Rules: []spec.Rule{{Rule: "payload.total > 0", Message: "m"}}}}, Transform: []spec.Transformation{{Payload: `mask(without(payload, ["card"]), ["customer.email"])`}}},
-			},
-		}},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			confirmed := make([]error, 1)
-			s := compile(b, c.cfg, pipeline.Options{}).Wrap(&sinktest.Func{RespondAll: func(context.Context, []*dispatcher.Event) []error { return confirmed }})
-			batch := []*dispatcher.Event{event("OrderPlaced", order)}
-			b.ReportAllocs()
-			for b.Loop() {
-				if errs := s.Deliver(context.Background(), batch); errs[0] != nil {
-					b.Fatal(errs[0])
-				}
-			}
-		})
-	}
-}
-
 // needs is a schema that requires a member of the payload.
 func needs(member string) *spec.PayloadSchema {
 	return schema(`{"required": ["` + member + `"]}`)

@@ -455,13 +455,3 @@ func BenchmarkDeliver(b *testing.B) {
 		})
 	}
 }
-
-func BenchmarkEncode(b *testing.B) {
-	s, err := build(spec.HTTPSink{URL: "http://127.0.0.1"}, nil)
-	need.OK(b, err)
-	batch := sinktest.BenchBatch(s)
-	b.ReportAllocs()
-	for b.Loop() {
-		need.OK(b, need.Err(s.request(b.Context(), s.base, batch, credentials{})))
-	}
-}
