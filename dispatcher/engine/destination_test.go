@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,39 +61,6 @@ func TestUnreachableDestinationSpendsNoAttempt(t *testing.T) {
 	if n := len(log.lines("its destination cannot be reached")); n < 1 || n > 1+concurrency {
 		t.Errorf("the log says %d times that the topic is paused, want 1, or a few more for late successes", n)
 	}
-}
-
-// A destination that refuses everything gets a few rows at a time, so that an outage behind it does
-// not cost every row an attempt. The first success opens the gate.
-//
-// CONTRACT: C-32
-func TestRefusingDestinationIsTriedWithAFew(t *testing.T) {
-	const events, concurrency = 3000, 4
-	r := newRig(t)
-	r.enqueue("orders", events)
-	var healthy atomic.Bool
-	sink := &book{respond: func(context.Context, *dispatcher.Event) error {
-		if healthy.Load() {
-			return nil
-		}
-		return errRefused
-	}}
-	d := r.start(r.store(), sink, dispatcher.Config{
-		Concurrency: concurrency, BatchSize: 500, MaxAttempts: 1000, Backoff: dispatcher.ExponentialBackoff(time.Hour, time.Hour),
-	})
-	r.eventually("the breaker notices", func() bool { return d.Snapshot().Breaker == dispatcher.BreakerRefusing })
-	r.eventually("the queue is given back, and a half-open probe was made", func() bool {
-		return r.count("status = 'processing'") == 0 && r.count("attempts > 0") > 30+concurrency
-	})
-	n := r.count("attempts > 0")
-	need.That(t, n <= 30+concurrency+5+10+20+40, "%d of %d rows spent an attempt on the outage", n, events)
-	s := d.Snapshot()
-	need.That(t, !s.Sink.OK && s.LastError == errRefused.Error() && !s.LastErrorAt.IsZero(), "the snapshot says of the sink %+v, and %q at %v", s.Sink, s.LastError, s.LastErrorAt)
-	healthy.Store(true)
-	r.eventually("every row is delivered", func() bool {
-		pgtest.Exec(r, "update outbox.outbox_events set next_attempt_at = now() where status = 'pending' and next_attempt_at > now()")
-		return r.count("status = 'delivered'") == events
-	})
 }
 
 // A trigger that refuses every outcome of a topic harms no others in the same flush: they are written, once each, and the

@@ -56,30 +56,6 @@ func TestCleanStopLeavesNoLease(t *testing.T) {
 	r.eventually("the next worker delivers the rest", func() bool { return r.count("status = 'delivered' and attempts = 1") == events })
 }
 
-// A stop in the middle of the work loses no row and repeats none.
-//
-// CONTRACT: C-30
-func TestStopUnderLoadLosesAndRepeatsNothing(t *testing.T) {
-	const events = 3000
-	r := newRig(t)
-	r.enqueue("orders", events)
-	sink := &book{batch: 3}
-	for stops := 0; r.count("status = 'delivered'") < events; stops++ {
-		if stops == 200 {
-			t.Fatal("200 runs did not deliver all")
-		}
-		d := r.start(r.store(), sink, dispatcher.Config{Lease: time.Hour, BatchSize: 50})
-		already, _ := sink.delivered()
-		r.eventually("the run delivers something", func() bool { n, _ := sink.delivered(); return n > already || n == events })
-		d.stop()
-		if n := r.count("status = 'processing'"); n != 0 {
-			t.Fatalf("%d rows are leased after stop %d", n, stops)
-		}
-	}
-	sink.wantOnce(t, events)
-	need.Want(t, 0, "%d rows spent an attempt on a stop", r.count("attempts <> 1"))
-}
-
 // A delivery that outlasts the grace period is cut. It may have arrived, so its attempt is spent:
 // the same fencing token is never published twice.
 //
@@ -240,24 +216,6 @@ func TestDatabaseRestartDeliversNothingTwice(t *testing.T) {
 	sink.wantOnce(t, events)
 	down := len(log.lines("the database is unreachable"))
 	need.That(t, down <= 2, "the log says %d times that the database is unreachable, want once", down)
-}
-
-// A database that crashes may forget its last commits. Everything is delivered nevertheless.
-func TestDatabaseCrashLosesNoEvent(t *testing.T) {
-	const events = 600
-	r, srv := ownServer(t)
-	r.enqueue("orders", events)
-	pgtest.Exec(r, "checkpoint")
-	sink := newGate(events / 3)
-	d := r.start(r.store(), sink, dispatcher.Config{Lease: time.Second, BatchSize: 20, Concurrency: 1})
-	receive(t, "a third is delivered", sink.reached)
-	srv.Kill()
-	close(sink.open)
-	r.eventually("the engine notices that the database is unreachable", func() bool { return !d.Snapshot().Source.OK })
-	need.OK(t, srv.Restart(t.Context()))
-	r.eventually("every row is delivered", func() bool { return r.delivered() == events })
-	n, _ := sink.delivered()
-	need.Want(t, events, "%d of %d events were delivered", n)
 }
 
 // delivered counts the delivered rows, or returns -1 while the database is unreachable.

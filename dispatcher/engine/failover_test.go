@@ -192,48 +192,6 @@ func (c cluster) cutStream() {
 	})
 }
 
-// Primary and standby change places, and change back. Nothing is delivered twice.
-func TestSwitchoverDeliversNothingTwice(t *testing.T) {
-	const events = 300
-	c := newCluster(t)
-	c.enqueue("orders", events)
-	sink := newGate(events / 3)
-	log := &logBook{}
-	d := c.start(c.store(), sink, dispatcher.Config{BatchSize: 20, Concurrency: 4, Logger: log.logger()})
-	receive(t, "a third is delivered", sink.reached)
-	c.changePlaces()
-	close(sink.open)
-	c.eventually("every row is delivered", func() bool { return c.delivered() == events })
-	c.changePlaces()
-	c.eventually("there is a database", func() bool { return c.Ping(t.Context()) == nil })
-	c.enqueue("orders", events)
-	c.eventually("the new rows are delivered too", func() bool { return c.delivered() == 2*events })
-	sink.wantOnce(t, 2*events)
-	c.eventually("the engine notices that there is a database", func() bool { return d.Snapshot().Source.OK })
-	down := len(log.lines("the database is unreachable"))
-	need.That(t, down <= 4, "the log says %d times that the database is unreachable, want twice", down)
-}
-
-// changePlaces makes the standby the primary, and the primary its standby. A primary that shuts down
-// waits for a standby that follows it to have everything, and for no other.
-func (c *cluster) changePlaces() {
-	c.Helper()
-	primary := rig{c.T, pgtest.Pool(c.T, c.primary.DSN("postgres"))}
-	c.eventually("the standby follows", func() bool {
-		return pgtest.Value[bool](primary, `select exists (select from pg_stat_replication where state = 'streaming')`)
-	})
-	primary.Close()
-	err := c.primary.Shutdown(c.Context())
-	if err == nil {
-		err = c.standby.Promote(c.Context())
-	}
-	if err == nil {
-		err = c.primary.Follow(c.Context(), c.standby)
-	}
-	need.OK(c, err)
-	c.primary, c.standby = c.standby, c.primary
-}
-
 // A dispatcher that is given a standby alone says so, and begins once that is promoted.
 func TestStandbyAloneIsWaitedFor(t *testing.T) {
 	c := newCluster(t)
@@ -353,44 +311,4 @@ func refusals(held time.Duration) (attempts int) {
 		wait = min(2*wait, 7500*time.Millisecond)
 	}
 	return attempts
-}
-
-// All topics fail: then the destination as a whole is unreachable or refuses, and no topic is reported as paused
-// while others are delivered. A probe that fails stops everything at once.
-//
-// CONTRACT: C-32
-func TestOutageOfAllTopicsIsTheDestinations(t *testing.T) {
-	const each = 200
-	for name, err := range map[string]error{"unreachable": errUnreachable, "refusing": errRefused} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			all := map[string]error{"a": err, "b": err, "c": err}
-			sink := newSites(all)
-			for topic := range all {
-				r.enqueue(topic, each)
-			}
-			d := r.start(r.store(), sink, dispatcher.Config{MaxAttempts: 1000, Backoff: never})
-			want := map[string]dispatcher.BreakerState{"unreachable": dispatcher.BreakerUnreachable, "refusing": dispatcher.BreakerRefusing}[name]
-			r.eventually("the destination is unreachable", func() bool {
-				s := d.Snapshot()
-				return s.Breaker == want && !s.Sink.OK && len(s.PausedTopics) == 0
-			})
-			sink.probeFails.Store(true) // now even a probe fails
-			if dispatcher.IsUnavailable(err) {
-				r.eventually("every row waits with its attempt", func() bool { return r.count("status = 'pending' and attempts = 0") == 3*each })
-			}
-			for _, topic := range []string{"a", "b", "c"} {
-				sink.set(topic, nil)
-			}
-			sink.probeFails.Store(false)
-			r.eventually("all is delivered", func() bool {
-				r.makeDue()
-				return r.count("status = 'delivered'") == 3*each
-			})
-			r.eventually("all is well", func() bool {
-				s := d.Snapshot()
-				return s.Breaker == dispatcher.BreakerClosed && s.Sink.OK && len(s.PausedTopics) == 0
-			})
-		})
-	}
 }
