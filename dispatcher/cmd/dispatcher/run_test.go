@@ -2,15 +2,12 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,35 +198,6 @@ func TestReadyFollowsTheDestination(t *testing.T) {
 	}
 }
 
-// A failing topic is paused; the others are delivered, and the pod stays ready. CONTRACT: C-32
-func TestFailingTopicIsPausedAlone(t *testing.T) {
-	t.Parallel()
-	o := installed(t)
-	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("ce-topic") == "refunds" {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	}))
-	defer consumer.Close()
-	yaml := dispatching("{http: {url: '" + consumer.URL + "'}}")
-	p := start(t, o.file(t, o.dispatcher, yaml+"delivery: {backoff: {base: 10ms, max: 10ms}, maxAttempts: 1000}\n"))
-	p.ready(t)
-	run(t, strings.Repeat(`{"namespace": "shop", "topic": "refunds", "payload": 1}`+"\n", 30), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
-	paused := func() bool {
-		o.enqueue(t, 1)
-		s := p.status(t)
-		return len(s.PausedTopics) == 1 && s.PausedTopics[0].Topic == "refunds" && s.PausedTopics[0].State == status.Refusing && strings.Contains(s.PausedTopics[0].Message, "500") &&
-			s.Sink.State == status.Reachable
-	}
-	await(t, "the topic is paused", paused)
-	p.ready(t)
-	await(t, "the other topic is delivered", func() bool { return o.count(t, "topic = 'orders' and status <> 'delivered'") == 0 })
-	_, metrics := p.get(t, "/metrics")
-	if want := `outbox_topic_breaker_state{dispatcher="orders",outbox_namespace="shop",sink="http",state="Refusing",topic="refunds"} 1`; paused() && !strings.Contains(metrics, want) {
-		t.Errorf("/metrics does not say %s", want)
-	}
-}
-
 // Rows are deleted at ack, wake-ups are received, and a transaction that holds vacuum back is shown. CONTRACT: C-60
 func TestDeliveredRowsAreDeletedAtAck(t *testing.T) {
 	t.Parallel()
@@ -292,32 +260,6 @@ func TestRetentionRemovesDeliveredRows(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The keys that wait behind a dead event are shown, and no others. CONTRACT: C-50
-func TestBlockedKeysAreShown(t *testing.T) {
-	t.Parallel()
-	o := installed(t)
-	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("ce-type") == "Bad" {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	}))
-	defer consumer.Close()
-	event := func(key, kind string) string {
-		return fmt.Sprintf(`{"namespace": "shop", "topic": "orders", "aggregate_id": %q, "event_type": %q, "payload": 1}`+"\n", key, kind)
-	}
-	run(t, event("a", "Bad")+event("a", "Good")+event("b", "Good"), "enqueue", "-f", o.file(t, o.producer, "")).ok(t)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {maxAttempts: 1, ordering: Key, onDead: Block}\n"))
-	await(t, "the other key is delivered", func() bool { return o.count(t, "status = 'delivered'") == 1 })
-	await(t, "the key is shown", func() bool {
-		b := p.status(t).Backlog
-		return b != nil && b.BlockedKeys == 1 && len(b.Blocked) == 1 && b.Blocked[0].Topic == "orders" && b.Blocked[0].Key == "a" && b.Dead == 1
-	})
-	if _, metrics := p.get(t, "/metrics"); !strings.Contains(metrics, `outbox_blocked_keys{dispatcher="orders",outbox_namespace="shop",sink="http"} 1`) {
-		t.Error("/metrics lacks the blocked key")
-	}
-	need.Want(t, 1, "%d rows wait behind the dead one, want 1", o.count(t, "status = 'pending' and attempts = 0"))
 }
 
 func TestPausedAndPortInUse(t *testing.T) {
@@ -407,60 +349,4 @@ func (p *process) decisions(t testing.TB, reason string) (n int) {
 		n, _ = strconv.Atoi(found[1])
 	}
 	return n
-}
-
-// A dispatcher that is killed twenty times while its destination hangs, with two attempts for each event, makes no event
-// dead that the destination never had. Then all others are delivered, at their first attempt.
-// CONTRACT: C-21, C-22, C-33
-func TestKilledDispatcherMakesNothingDeadUnsent(t *testing.T) {
-	const events, kills = 300, 20
-	var mu sync.Mutex
-	sent := map[string]int{}
-	arrived := make(chan struct{}, 1000)
-	var hangs atomic.Bool
-	hangs.Store(true)
-	consumer := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else the server does not see that the client is gone
-		mu.Lock()
-		sent[r.Header.Get("Ce-Id")]++
-		mu.Unlock()
-		if hangs.Load() {
-			arrived <- struct{}{}
-			<-r.Context().Done() // the process is killed
-		}
-	}))
-	t.Cleanup(consumer.Close)
-	o := installed(t)
-	o.enqueue(t, events)
-	file := o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {pollInterval: 100ms, maxAttempts: 2}\n")
-	for range kills {
-		p := start(t, file)
-		<-arrived
-		check(t, p.cmd.Process.Kill())
-		<-p.done
-		await(t, "its session has ended", func() bool {
-			return o.text(t, "select count(*)::text from pg_stat_activity where usename = '"+o.dispatcher+"'") == "0"
-		})
-		for len(arrived) > 0 {
-			<-arrived
-		}
-		o.exec(t, "update outbox.outbox_events set locked_until = now() - interval '1 microsecond' where status = 'processing'") // half a minute later
-	}
-	hangs.Store(false)
-	p := start(t, file)
-	await(t, "all are delivered or dead", func() bool { return o.count(t, "live") == 0 })
-	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
-	need.Want(t, 0, "%d events have spent an attempt on a crash", o.count(t, "attempts > 1"))
-	dead := strings.Fields(o.text(t, "select string_agg(id::text, ' ') from outbox.outbox_events where status = 'dead'"))
-	mu.Lock()
-	defer mu.Unlock()
-	for _, id := range dead {
-		if sent[id] == 0 {
-			t.Errorf("event %s is dead, and was never sent", id)
-		}
-	}
-	if most := (kills - 2) / 3; len(dead) > most {
-		t.Errorf("%d are dead, want at most %d: each was begun alone three times", len(dead), most)
-	}
-	t.Logf("%d dead; %d events were sent", len(dead), len(sent))
 }

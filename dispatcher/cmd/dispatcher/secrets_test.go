@@ -16,10 +16,6 @@ import (
 	"strings"
 	"testing"
 
-	natsclient "github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	amqp "github.com/rabbitmq/amqp091-go"
-	goredis "github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -305,51 +301,41 @@ func closedPort(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// rotation is a destination whose login changes while events are delivered.
-type rotation struct {
-	sink          string // of the file
-	before, after map[string]string
-	// rotate makes the destination take the new login alone, and disconnects its clients.
-	rotate func(t *testing.T)
-}
-
 const older, newer = "older-" + secret, "newer-" + secret
 
-// rotations are the destinations whose logins are in the mounted files. Package httpsink has its own.
-var rotations = map[string]func(t *testing.T) rotation{
-	"nats":     rotateNATS,
-	"postgres": rotatePostgres,
-	"rabbitmq": rotateRabbitMQ,
-	"redis":    rotateRedis,
-}
-
 // A login that is rotated is read by the process that runs: events wait while the old one is refused, none is dead
-// and none is lost. The files are swapped as the kubelet does it.
+// and none is lost. The files are swapped as the kubelet does it. That each sink reads its files again is tested in its package.
 //
 // CONTRACT: C-102
 func TestRotatedLoginLosesNoEvent(t *testing.T) {
 	t.Parallel()
-	for name, of := range rotations {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := installed(t)
-			m := mounted(t.TempDir())
-			o.mount(t, "rotated", string(m))
-			r := of(t)
-			m.set(t, r.before)
-			p := start(t, o.file(t, o.dispatcher, dispatching(r.sink)+"delivery: {backoff: {base: 100ms, max: 1s}}\n"))
-			o.enqueue(t, 5)
-			await(t, "the first events are delivered", func() bool { return o.count(t, "status = 'delivered'") == 5 })
-
-			r.rotate(t)
-			o.enqueue(t, 5)
-			await(t, "the old login is refused", func() bool { return p.status(t).Sink.State != status.Reachable })
-			m.set(t, r.after)
-			await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered'") == 10 })
-			p.ready(t)
-			need.Want(t, 0, "%d events are not delivered", o.count(t, "status <> 'delivered'"))
-		})
+	u, err := url.Parse(pgtest.Empty(t))
+	check(t, err)
+	pool, role := pgtest.Open(t, u.String()), "inbox_"+filepath.Base(u.Path)
+	for _, sql := range []string{fmt.Sprintf("create role %s login password '%s'", role, older), postgressink.Table, "grant select, insert on public.inbox_events to " + role} {
+		pgtest.Exec(pool, sql)
 	}
+	pgtest.DropRole(t, pool.Pool, role)
+	o := installed(t)
+	m := mounted(t.TempDir())
+	o.mount(t, "rotated", string(m))
+	login := func(password string) {
+		to := *u
+		to.User = url.UserPassword(role, password)
+		m.set(t, map[string]string{"dsn": to.String()})
+	}
+	login(older)
+	p := start(t, o.file(t, o.dispatcher, dispatching("{postgres: {secretRef: {name: rotated}}}")+"delivery: {backoff: {base: 100ms, max: 1s}}\n"))
+	o.enqueue(t, 5)
+	await(t, "the first events are delivered", func() bool { return o.count(t, "status = 'delivered'") == 5 })
+
+	pgtest.Exec(pool, fmt.Sprintf("alter role %s password '%s'", role, newer))
+	pgtest.Exec(pool, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+role+"'")
+	o.enqueue(t, 5)
+	await(t, "the old login is refused", func() bool { return p.status(t).Sink.State != status.Reachable })
+	login(newer)
+	await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered'") == 10 })
+	p.ready(t)
 }
 
 // The same for the outbox's own database, whose connections outlive the change of the password.
@@ -370,94 +356,4 @@ func TestDatabasePasswordIsRotated(t *testing.T) {
 	o.login(t, o.dispatcher, newer)
 	await(t, "all is delivered", func() bool { return o.count(t, "status = 'delivered' and attempts = 1") == 15 })
 	p.ready(t)
-}
-
-func rotateNATS(t *testing.T) rotation {
-	with := func(password string) nats.Options {
-		return nats.Options{Settings: fmt.Sprintf("authorization: {user: outbox, password: %q}", password)}
-	}
-	server, err := nats.Start(t.Context(), with(older))
-	check(t, err)
-	t.Cleanup(func() { check(t, server.Stop(context.Background())) })
-	conn, err := natsclient.Connect(server.URL(), natsclient.UserInfo("outbox", older))
-	check(t, err)
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	check(t, err)
-	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
-	check(t, err)
-	return rotation{
-		sink:   fmt.Sprintf("{nats: {servers: ['%s']}, auth: {type: Basic, secretRef: {name: rotated}}}", server.URL()),
-		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
-		rotate: func(t *testing.T) { check(t, server.Configure(with(newer))) },
-	}
-}
-
-func rotatePostgres(t *testing.T) rotation {
-	u, err := url.Parse(pgtest.Empty(t))
-	check(t, err)
-	pool, role := pgtest.Open(t, u.String()), "inbox_"+filepath.Base(u.Path)
-	for _, sql := range []string{fmt.Sprintf("create role %s login password '%s'", role, older), postgressink.Table, "grant select, insert on public.inbox_events to " + role} {
-		pgtest.Exec(pool, sql)
-	}
-	pgtest.DropRole(t, pool.Pool, role)
-	dsn := func(password string) map[string]string {
-		to := *u
-		to.User = url.UserPassword(role, password)
-		return map[string]string{"dsn": to.String()}
-	}
-	return rotation{
-		sink:   "{postgres: {secretRef: {name: rotated}}}",
-		before: dsn(older), after: dsn(newer),
-		rotate: func(*testing.T) {
-			pgtest.Exec(pool, fmt.Sprintf("alter role %s password '%s'", role, newer))
-			pgtest.Exec(pool, "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+role+"'")
-		},
-	}
-}
-
-func rotateRabbitMQ(t *testing.T) rotation {
-	broker, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
-		Users: map[string]string{"outbox": older}, Permissions: map[string][3]string{"outbox": {".*", ".*", ".*"}},
-	})
-	need.Server(t, err, rabbitmq.ErrMissing)
-	t.Cleanup(func() { check(t, broker.Stop(context.Background())) })
-	address := broker.Address(rabbitmq.Plain)
-	conn, err := amqp.Dial("amqp://" + url.UserPassword("outbox", older).String() + "@" + strings.TrimPrefix(address, "amqp://"))
-	check(t, err)
-	defer func() { check(t, conn.Close()) }()
-	channel, err := conn.Channel()
-	check(t, err)
-	_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
-	check(t, err)
-	return rotation{
-		sink:   fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, secretRef: {name: rotated}}}", address),
-		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
-		rotate: func(t *testing.T) {
-			for _, args := range [][]string{{"change_password", "outbox", newer}, {"close_all_user_connections", "outbox", "rotated"}} {
-				_, err := broker.Control(t.Context(), args...)
-				check(t, err)
-			}
-		},
-	}
-}
-
-func rotateRedis(t *testing.T) rotation {
-	server, err := redis.Start(t.Context(), redis.Options{})
-	need.Server(t, err, redis.ErrMissing)
-	t.Cleanup(func() { check(t, server.Stop(context.Background())) })
-	admin := goredis.NewClient(&goredis.Options{Addr: server.Address})
-	t.Cleanup(func() { check(t, admin.Close()) })
-	allow := func(t *testing.T, password string) {
-		check(t, admin.Do(t.Context(), "acl", "setuser", "outbox", "on", "resetpass", ">"+password, "~*", "+@all").Err())
-	}
-	allow(t, older)
-	return rotation{
-		sink:   fmt.Sprintf("{redis: {addresses: ['%s']}, auth: {type: Basic, secretRef: {name: rotated}}}", server.Address),
-		before: map[string]string{"username": "outbox", "password": older}, after: map[string]string{"username": "outbox", "password": newer},
-		rotate: func(t *testing.T) {
-			allow(t, newer)
-			check(t, admin.Do(t.Context(), "client", "kill", "user", "outbox").Err())
-		},
-	}
 }
