@@ -7,7 +7,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -114,49 +113,6 @@ var _ = Describe("a workload in trouble", Label("workload", "status"), func() {
 		Eventually(func() map[string]string { return c.deployment().Spec.Template.Spec.NodeSelector }).Should(HaveKeyWithValue("disk", "fast"))
 		c.deployed(1, 1)
 		c.expect(kstatus.CurrentStatus)
-	})
-
-	It("reports why its pods do not start", func() {
-		c, _ := delivering(tick)
-
-		editStatus(c, fetch(c, &corev1.Pod{}, "pod-0"), func(pod *corev1.Pod) {
-			pod.Status.Phase = corev1.PodPending
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "dispatcher", Image: "outbox-operator:v1",
-				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
-		})
-		c.deployed(1, 0)
-		c.expect(kstatus.InProgressStatus,
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonImagePullFailed, `"outbox-operator:v1" cannot be pulled; check its name`},
-			want{api.ReadyCondition, metav1.ConditionFalse, api.ReasonImagePullFailed, ""},
-			want{api.SourceReachableCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "No dispatcher pod runs yet"})
-	})
-
-	// A quota or an admission policy that refuses a new pod is reported at once, next to pods that deliver.
-	It("reports at once that a new pod is refused", func() {
-		c, _ := delivering(tick)
-		edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
-		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
-		refuse := func(pod string) {
-			editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
-				d.Status.ObservedGeneration, d.Status.UpdatedReplicas = d.Generation, 0
-				d.Status.Conditions = []appsv1.DeploymentCondition{
-					{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "ReplicaSetUpdated"},
-					{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
-						Message: `pods "` + pod + `" is forbidden: exceeded quota: team, requested: pods=1, used: pods=1, limited: pods=1`},
-				}
-			})
-		}
-		refuse("orders-dispatcher-a-b")
-		const message = "Pods cannot be created: a pod is forbidden: exceeded quota: team"
-		c.expect(kstatus.InProgressStatus,
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonUnavailable, message},
-			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, message},
-			want{api.SourceReachableCondition, metav1.ConditionTrue, api.ReasonConnected, ""})
-		c.settle()
-		version := c.get().ResourceVersion
-		refuse("orders-dispatcher-a-c") // the next try
-		c.passes(3)
-		Expect(c.get().ResourceVersion).To(Equal(version), "nothing is written about another name")
 	})
 })
 
