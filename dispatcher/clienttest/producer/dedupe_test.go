@@ -95,60 +95,12 @@ func TestWithdrawSaysWhatBecameOfEach(t *testing.T) {
 	}
 }
 
-// Two transactions with the same key at the same time: the second waits for the first.
-// CONTRACT: C-11
-func TestSecondOfTwoDedupeKeysWaits(t *testing.T) {
-	for _, first := range []string{"commits", "rolls back"} {
-		t.Run("the first "+first, func(t *testing.T) {
-			t.Parallel()
-			ctx := t.Context()
-			pool := pgtest.Open(t, pgtest.Migrated(t))
-			outbox := producer.New(producer.Options{})
-			one, two := begin(t, pool), begin(t, pool)
-			winner, err := outbox.Enqueue(ctx, one, keyed("a"))
-			check(t, err)
-
-			type outcome struct {
-				producer.Receipt
-				error
-			}
-			done := make(chan outcome, 1)
-			go func() {
-				receipt, err := outbox.Enqueue(ctx, two, keyed("a"))
-				done <- outcome{receipt, err}
-			}()
-			waitUntilBlocked(t, pool, two)
-			if first == "commits" {
-				check(t, one.Commit(ctx))
-			} else {
-				check(t, one.Rollback(ctx))
-			}
-			second := <-done
-			check(t, second.error)
-			check(t, two.Commit(ctx))
-			need.That(t, first != "commits" || (!second.Enqueued && second.ID == winner.ID), "the second got %+v, want the id %s and not enqueued", second.Receipt, winner.ID)
-			need.That(t, first != "rolls back" || (second.Enqueued && second.ID != winner.ID), "the second got %+v, want a row of its own", second.Receipt)
-			pgtest.Want(pool, 1, "%d rows, want 1", "select count(*) from outbox.outbox_events")
-		})
-	}
-}
-
 func begin(t *testing.T, pool pgtest.DB) pgx.Tx {
 	t.Helper()
 	tx, err := pool.Begin(t.Context())
 	check(t, err)
 	t.Cleanup(func() { tx.Rollback(context.Background()) })
 	return tx
-}
-
-// waitUntilBlocked returns once the transaction waits for another one's lock. The database says so,
-// and each query costs a round trip: there is no need to sleep. The test's deadline ends it.
-func waitUntilBlocked(t *testing.T, pool pgtest.DB, tx pgx.Tx) {
-	t.Helper()
-	pid := tx.Conn().PgConn().PID()
-	for blocked := false; !blocked; {
-		check(t, pool.QueryRow(t.Context(), "select cardinality(pg_blocking_pids($1)) > 0", pid).Scan(&blocked))
-	}
 }
 
 // What PostgreSQL would refuse is refused before anything is sent: no row, and the transaction is
@@ -336,51 +288,6 @@ func TestLockKeyOrdersTransactions(t *testing.T) {
 			need.That(t, slices.Equal(types, []string{"", "last of the first", ""}), "the events are in the order %q, want the second transaction's behind both of the first", types)
 		})
 	}
-}
-
-// Batches of the same keys in any order never wait for each other in a circle, and keep the order
-// within a key; receipts are in the order of the events.
-// CONTRACT: C-50
-func TestLockKeyBatches(t *testing.T) {
-	t.Parallel()
-	pool := pgtest.Open(t, pgtest.Migrated(t))
-	outbox := producer.New(producer.Options{})
-	var group errgroup.Group
-	for worker := range 4 {
-		group.Go(func() error {
-			for n := range 25 {
-				var batch []producer.Event
-				for i := range 6 {
-					e := ofKey(fmt.Sprint("key ", i%3), true)
-					if worker%2 == 0 {
-						e = ofKey(fmt.Sprint("key ", 2-i%3), true)
-					}
-					e.EventType = fmt.Sprintf("%d-%d-%d", worker, n, i)
-					batch = append(batch, e)
-				}
-				err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-					receipts, err := outbox.EnqueueBatch(t.Context(), tx, batch)
-					for i, r := range receipts {
-						var kind string
-						if err := tx.QueryRow(t.Context(), `select event_type from outbox.outbox_events where id = $1`, r.ID).Scan(&kind); err != nil {
-							return err
-						} else if kind != batch[i].EventType {
-							return fmt.Errorf("receipt %d is of event %s, want %s", i, kind, batch[i].EventType)
-						}
-					}
-					return err
-				})
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	check(t, group.Wait())
-	wrong := pgtest.Value[int](pool, `select count(*) from outbox.outbox_events a join outbox.outbox_events b using (key_hash)
-		where a.xmin = b.xmin and a.seq < b.seq and a.event_type > b.event_type`)
-	need.That(t, wrong <= 0, "%d pairs of events of one key and batch changed places", wrong)
 }
 
 func TestLockKeyNeedsAKey(t *testing.T) {
