@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -148,52 +147,6 @@ func TestRunOnceContinuesBehindRefusedRows(t *testing.T) {
 			need.That(t, got.Delivered == want && err != nil && strings.Contains(err.Error(), fmt.Sprintf("not this one (SQLSTATE P0001); in all %d, of which the first are [", odd)), "RunOnce returned %+v, %v; want %d delivered and the %d events that are refused", got, err, want, odd)
 		})
 	}
-}
-
-// What a dispatcher holds in memory is what MaxBytes says, whatever payloads, headers and slow calls do.
-// CONTRACT: C-35
-func TestMemoryIsBounded(t *testing.T) {
-	const maxBytes, hanging, slack = 32 << 20, 13, 40 << 20 // one call more is the topic's: two of 16 are left to others
-	r := rig{t, pgtest.Pool(t, pgtest.Migrated(t))}         // without other tests: the heap is that of the process
-	// 100 payloads of 1 MB and 200 events with headers of 60 KB.
-	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload)
-		select gen_random_uuid(), 'shop', 'large', to_jsonb(repeat('x', 1000000)) from generate_series(1, 100)`)
-	pgtest.Exec(r, `insert into outbox.outbox_events (id, namespace, topic, payload, headers)
-		select gen_random_uuid(), 'shop', 'headers', '{}', jsonb_build_object('h', repeat('y', 60000)) from generate_series(1, 200)`)
-	var mu sync.Mutex
-	held, most := 0, uint64(0)
-	release := make(chan struct{})
-	sink := &sinktest.Func{Respond: func(_ context.Context, e *dispatcher.Event) error { // a book would keep the events
-		mu.Lock()
-		hangs := e.Topic == "large" && held < hanging
-		if hangs {
-			held++
-		}
-		mu.Unlock()
-		if hangs {
-			<-release
-		}
-		return nil
-	}}
-	var before runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	d := r.start(r.store(), sink, dispatcher.Config{MaxBytes: maxBytes, Concurrency: 16})
-	for r.count("status = 'delivered'") < 300-hanging {
-		var now runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&now)
-		most = max(most, now.HeapAlloc-min(now.HeapAlloc, before.HeapAlloc))
-		if s := d.Snapshot(); s.InFlightBytes > maxBytes+2_000_000 {
-			t.Fatalf("%d bytes are in flight, want at most %d and one event", s.InFlightBytes, maxBytes)
-		}
-	}
-	t.Logf("live heap at most %d MiB", most>>20)
-	if most > maxBytes+slack {
-		t.Errorf("the live heap grew by %d MiB, want at most %d", most>>20, (maxBytes+slack)>>20)
-	}
-	close(release)
-	r.eventually("all are delivered", func() bool { return r.count("status = 'delivered'") == 300 })
 }
 
 // hang is a sink some of whose topics do not respond until they are released.
