@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"strings"
@@ -423,35 +422,6 @@ func TestNothingIsLost(t *testing.T) {
 				Sink: d.Sink, Events: events, Keys: 1000, Arrived: d.Arrived,
 				Halfway: func() { d.Stop(); d.Start() },
 			})
-		})
-	}
-}
-
-// BenchmarkDeliver posts 200-byte events from 16 goroutines to a server in this process that reads
-// and forgets them: go test -run=- -bench=Deliver -cpu=16 ./dispatcher/internal/sinks/httpsink
-func BenchmarkDeliver(b *testing.B) {
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.WriteHeader(http.StatusNoContent)
-	})}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	need.OK(b, err)
-	go func() { _ = server.Serve(listener) }()
-	b.Cleanup(func() { _ = server.Close() })
-	for _, mode := range []spec.ContentMode{spec.Binary, spec.Structured, spec.Batch} {
-		b.Run(string(mode), func(b *testing.B) {
-			s, err := New(spec.HTTPSink{URL: "http://" + listener.Addr().String(), Access: spec.Access{ContentMode: mode}}, nil)
-			need.OK(b, err)
-			batch := sinktest.BenchBatch(s)
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if err := s.Deliver(b.Context(), batch)[0]; err != nil {
-						b.Error(err)
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N*len(batch))/b.Elapsed().Seconds(), "events/s")
 		})
 	}
 }
