@@ -1,11 +1,20 @@
-package readers_test
+// Package readers reads messages as consumers in other languages do. In Python: with the CloudEvents SDK and the clients
+// that brokers have there, which are confluent-kafka, pika and, for AMQP 1.0, Qpid Proton; from the Python Package Index,
+// in an environment of their own in the user's cache. In Java: with the CloudEvents SDK and Kafka's own client, from
+// Maven's repository.
+package readers
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	_ "embed"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -19,31 +28,75 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
-	"github.com/outbox-operator/outbox-operator/hack/readers"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
 	"github.com/outbox-operator/outbox-operator/hack/testing/languages"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
+var (
+	// The runtime dependencies of io.cloudevents:cloudevents-kafka and cloudevents-json-jackson, of
+	// org.apache.kafka:kafka-clients and of org.slf4j:slf4j-nop.
+	//
+	//go:embed jars.sha256
+	jars string
+	//go:embed Reader.java
+	reader string
+	//go:embed requirements.txt
+	requirements []byte
+	//go:embed readers.py
+	program string
+)
+
 // timeout bounds a broker's start and a reader's reading.
 const timeout = need.Install
 
-func start(t *testing.T, args ...string) *readers.Reader {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
-	t.Cleanup(cancel)
-	r, err := readers.Start(ctx, args...)
-	need.Server(t, err, readers.ErrMissing)
-	return r
+// running is a reader that runs.
+type running struct {
+	cmd    *exec.Cmd
+	lines  chan []byte // one for each event
+	errors bytes.Buffer
 }
 
-func startJava(t *testing.T, args ...string) *readers.Reader {
+// start starts the reader in Python with the arguments that readers.py describes: it reads with a client of the first one.
+func start(t *testing.T, args ...string) *running {
+	t.Helper()
+	bin, err := languages.PythonEnvironment(t.Context(), "readers", requirements)
+	if err != nil {
+		need.Server(t, fmt.Errorf("%w (%w)", languages.ErrMissing, err), languages.ErrMissing)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	t.Cleanup(cancel)
+	return run(t, exec.CommandContext(ctx, filepath.Join(bin, "python"), append([]string{"-c", program}, args...)...))
+}
+
+// startJava starts the reader in Java with the arguments that Reader.java describes.
+func startJava(t *testing.T, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
-	r, err := readers.StartJava(ctx, t.TempDir(), args...)
+	cmd, err := languages.Java(ctx, jars, t.TempDir(), "Reader", reader, args...)
 	need.Server(t, err, languages.ErrMissing)
+	return run(t, cmd)
+}
+
+func run(t *testing.T, cmd *exec.Cmd) *running {
+	t.Helper()
+	r := &running{cmd: cmd, lines: make(chan []byte, 10_000)} // so that it never waits for this test
+	out, err := cmd.StdoutPipe()
+	need.OK(t, err)
+	cmd.Stderr = &r.errors
+	need.OK(t, cmd.Start())
+	go func() {
+		defer close(r.lines)
+		for in := bufio.NewReader(out); ; {
+			line, err := in.ReadBytes('\n')
+			if err != nil {
+				return
+			}
+			r.lines <- bytes.TrimSuffix(line, []byte{'\n'})
+		}
+	}()
 	return r
 }
 
@@ -67,13 +120,15 @@ func deliver(t *testing.T, cfg spec.Sink) map[string]sinktest.Awkward {
 }
 
 // compare compares what was read with what was sent.
-func compare(t *testing.T, r *readers.Reader, sent map[string]sinktest.Awkward) {
+func compare(t *testing.T, r *running, sent map[string]sinktest.Awkward) {
 	t.Helper()
-	all, err := r.Events()
-	if err != nil {
-		t.Error(err)
-	}
-	for _, e := range all {
+	for line := range r.lines {
+		var e struct {
+			Attributes map[string]string `json:"attributes"` // as text; the time is in the form of RFC 3339
+			Data       []byte            `json:"data"`
+			Key        string            `json:"key"` // a record's, for Kafka
+		}
+		need.OK(t, json.Unmarshal(line, &e))
 		id := e.Attributes["id"]
 		a, ok := sent[id]
 		if !ok {
@@ -91,6 +146,9 @@ func compare(t *testing.T, r *readers.Reader, sent map[string]sinktest.Awkward) 
 			t.Errorf("%s: the record's key is %.100q, want %.100q", a.Name, e.Key, a.Event.Key())
 		}
 	}
+	if err := r.cmd.Wait(); err != nil {
+		t.Errorf("the reader: %v: %s", err, r.errors.Bytes())
+	}
 	for _, a := range sent {
 		t.Errorf("%s was not read", a.Name)
 	}
@@ -107,8 +165,7 @@ func TestSDKReadsAwkwardEventsOverHTTP(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(string(mode), func(t *testing.T) {
 			r := start(t, "http", count())
-			port, err := r.Line()
-			need.OK(t, err)
+			port := string(<-r.lines)
 			compare(t, r, deliver(t, spec.Sink{HTTP: &spec.HTTPSink{URL: "http://127.0.0.1:" + port}, ContentMode: mode}))
 		})
 	}
@@ -132,7 +189,7 @@ func TestSDKsReadAwkwardEventsFromKafka(t *testing.T) {
 			topic := "awkward-" + uuid.NewString()
 			need.OK(t, need.Err(kadm.NewClient(client).CreateTopic(ctx, 1, 1, nil, topic)))
 			sent := deliver(t, spec.Sink{Kafka: &spec.KafkaSink{Brokers: []string{address}, Topic: topic}, ContentMode: mode})
-			for language, r := range map[string]*readers.Reader{"Python": start(t, "kafka", address, topic, count()), "Java": startJava(t, address, topic, count())} {
+			for language, r := range map[string]*running{"Python": start(t, "kafka", address, topic, count()), "Java": startJava(t, address, topic, count())} {
 				t.Run(language, func(t *testing.T) { compare(t, r, maps.Clone(sent)) })
 			}
 		})
@@ -163,11 +220,11 @@ func TestClientsReadAwkwardEventsFromRabbitMQ(t *testing.T) {
 		"Binary with underscores": {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixAMQPUnderscore}, ContentMode: spec.Binary},
 		"Structured of AMQP 1.0":  {RabbitMQ: &spec.RabbitMQSink{AttributePrefix: spec.PrefixAMQP}, ContentMode: spec.Structured},
 	} {
-		for client, read := range map[string]func(t *testing.T, queue string) *readers.Reader{
-			"pika": func(t *testing.T, queue string) *readers.Reader {
+		for client, read := range map[string]func(t *testing.T, queue string) *running{
+			"pika": func(t *testing.T, queue string) *running {
 				return start(t, "rabbitmq", broker.URL(), queue, count(), s.RabbitMQ.AttributePrefix)
 			},
-			"Proton": func(t *testing.T, queue string) *readers.Reader {
+			"Proton": func(t *testing.T, queue string) *running {
 				return start(t, "amqp", broker.URL(), queue, count())
 			},
 		} {
