@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,9 +23,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
-	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/outboxtest"
-	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
 	"github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
@@ -318,59 +314,4 @@ func BenchmarkDeliver(b *testing.B) {
 			sinktest.Bench(b, open(b, plainConfig(b, newTopic(b, 6))), workers)
 		})
 	}
-}
-
-// Events come while the broker is unreachable, and the first of them is delivered after the broker responds. The log has
-// how long that took: a few seconds on a quiet machine.
-//
-// CONTRACT: C-32
-func TestOutageEndsWithASoonDelivery(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes long, and shows no race that the others do not")
-	}
-	topic := newTopic(t, 1)
-	s, err := New(plainConfig(t, ""), nil, nil)
-	need.OK(t, err)
-	pool := pgtest.Pool(t, pgtest.Migrated(t))
-	store := pgstore.New(pool, pgstore.Options{Namespace: "shop"})
-	d, err := engine.New(store, s, dispatcher.Config{Logger: slog.New(slog.DiscardHandler)})
-	need.OK(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	var group sync.WaitGroup
-	group.Go(func() { _ = d.Run(ctx) })
-	t.Cleanup(func() { cancel(); group.Wait() })
-
-	enqueue := func() {
-		t.Helper()
-		need.OK(t, need.Err(pool.Exec(t.Context(), `insert into outbox.outbox_events (id, namespace, topic, payload)
-			values ($1, 'shop', $2, '{}')`, uuid.New(), topic)))
-	}
-	delivered := func() (n int) {
-		t.Helper()
-		need.OK(t, pool.QueryRow(t.Context(), `select count(*) from outbox.outbox_events where status = 'delivered'`).Scan(&n))
-		return n
-	}
-	// until waits, and returns when it holds.
-	until := func(what string, holds func() bool) time.Time {
-		t.Helper()
-		pgtest.Eventually(t, what, holds)
-		return time.Now()
-	}
-	enqueue()
-	until("the event is delivered", func() bool { return delivered() == 1 })
-
-	restart := sinktest.Kill(t, theBroker.Server)
-	opened := until("the circuit is open", func() bool { enqueue(); return d.Snapshot().Breaker != dispatcher.BreakerClosed })
-	until("the waits are as long as they get", func() bool { return time.Since(opened) > 20*time.Second })
-	restart() // until the broker responds
-	another, err := New(plainConfig(t, ""), nil, nil)
-	sinktest.Opened(t, another, err)
-	event := sinktest.NewEvent()
-	event.Topic = topic
-	responded := until("another sink delivers", func() bool { return another.Deliver(t.Context(), []*dispatcher.Event{event})[0] == nil })
-	if n := delivered(); n > 1 {
-		t.Logf("the first event was there before the test knew of the broker")
-	}
-	took := until("an event is delivered after the broker responds", func() bool { return delivered() > 1 }).Sub(responded)
-	t.Logf("the first event was delivered %v after the broker responded", took)
 }
