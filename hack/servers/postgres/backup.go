@@ -132,20 +132,6 @@ func (s *Server) TakeOver(ctx context.Context, ended *Server) error {
 	return s.start(ctx)
 }
 
-// Follow restarts the server as a standby of another one, which was its standby before. The server
-// must have been stopped in order then: what only it has is not undone.
-// It returns an error when it is not ready before ctx ends.
-func (s *Server) Follow(ctx context.Context, primary *Server) error {
-	s.shutdown(ctx)
-	if err := s.follow(primary); err != nil {
-		return err
-	}
-	if err := s.configure(); err != nil {
-		return err
-	}
-	return s.start(ctx)
-}
-
 // follow has the next start be one of a standby.
 func (s *Server) follow(primary *Server) error {
 	s.follows = primary.DSN("postgres")
