@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -292,30 +291,11 @@ func TestStatementsUseIndexes(t *testing.T) {
 			"sent":    {`'{1,2}'`, "outbox_dead_letters_pkey"},
 			"again":   {`'{1,2}', '{1,1}', '{1s,1s}', '{0,1}'`, "outbox_dead_letters_pkey"},
 		} {
-			plan := o.explain(notify.Statements()[name], want.args)
+			plan := pgtest.GenericPlan(o, notify.Settings, notify.Statements()[name], want.args)
 			need.That(t, strings.Contains(plan, want.uses) && !strings.Contains(plan, "Seq Scan on outbox_dead_letters") && !strings.Contains(plan, "Sort"),
 				"%s, analyzed %v:\n%s", name, analyze, plan)
 		}
 	}
-}
-
-// explain returns the plan that is kept for every argument.
-func (o outbox) explain(sql, args string) string {
-	o.Helper()
-	tx, err := o.Begin(o.Context())
-	need.OK(o, err)
-	defer func() { _ = tx.Rollback(context.WithoutCancel(o.Context())) }()
-	for _, statement := range []string{strings.ReplaceAll(notify.Settings, "$1", "'5000'"), `set local plan_cache_mode = force_generic_plan`, `prepare checked as ` + sql} {
-		if _, err := tx.Exec(o.Context(), statement); err != nil {
-			o.Fatalf("%s: %v", statement, err)
-		}
-	}
-	rows, err := tx.Query(o.Context(), `explain execute checked (`+args+`)`, pgx.QueryExecModeSimpleProtocol)
-	need.OK(o, err)
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	need.OK(o, err)
-	need.OK(o, need.Err(tx.Exec(o.Context(), `deallocate checked`)))
-	return strings.Join(lines, "\n")
 }
 
 // An address that refuses everything gets a few requests and no more, until the next look. CONTRACT: C-43

@@ -2,7 +2,6 @@ package retention_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	mathrand "math/rand/v2"
 	"strings"
@@ -372,69 +371,19 @@ func TestStatementsUseIndexes(t *testing.T) {
 		}
 		ids := fmt.Sprintf("'{%s,%s}'", uuid.New(), uuid.New())
 		for name, query := range map[string]struct{ sql, args, uses string }{
-			"delivered":    {retention.Statement("delivered"), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, `"Tid Range Scan"`},
+			"delivered":    {retention.Statement("delivered"), `'(3,0)', '(5,0)', '7 days', 'shop', '{orders}', 2000`, "Tid Range Scan"},
 			"dead_letters": {retention.Statement("dead_letters"), `100, 500, '7 days', '7 days', '', '{}'`, "outbox_dead_letters_pkey"},
 			"lock":         {retention.Statement("lock"), ids, "outbox_events_pkey"},
 			"resolved":     {retention.Statement("resolved"), ids + `, '7 days'`, "outbox_dead_letters_event"},
 			"expired":      {retention.Statement("expired"), ids + `, '7 days'`, "outbox_dead_letters_event"},
 		} {
-			text := o.explain(query.sql, query.args)
+			text := pgtest.GenericPlan(o, retention.Settings, query.sql, query.args)
 			need.That(t, strings.Contains(text, query.uses), "%s, %s: the plan has no %s:\n%s", name, analyzed, query.uses, text)
 			for _, table := range []string{"outbox_events", "outbox_dead_letters"} {
-				need.That(t, !seqScans(t, text, table), "%s, %s: %s is read from end to end:\n%s", name, analyzed, table, text)
+				need.That(t, !strings.Contains(text, "Seq Scan on "+table), "%s, %s: %s is read from end to end:\n%s", name, analyzed, table, text)
 			}
 		}
 	}
-}
-
-// explain returns the plan that is kept for every argument, as compact JSON.
-func (o outbox) explain(sql, args string) (text string) {
-	o.Helper()
-	tx, err := o.Begin(o.Context())
-	need.OK(o, err)
-	defer tx.Rollback(o.Context())
-	if _, err = tx.Exec(o.Context(), retention.Settings, "5000"); err == nil {
-		_, err = tx.Exec(o.Context(), `set local plan_cache_mode = force_generic_plan`)
-	}
-	if err == nil {
-		_, err = tx.Exec(o.Context(), `prepare checked as `+sql)
-	}
-	if err == nil {
-		err = tx.QueryRow(o.Context(), `explain (format json) execute checked (`+args+`)`).Scan(&text)
-	}
-	if err == nil {
-		_, err = tx.Exec(o.Context(), `deallocate checked`)
-	}
-	need.Must(o, err == nil, "explain: %v", err)
-	var compact []any
-	need.OK(o, json.Unmarshal([]byte(text), &compact))
-	out, _ := json.Marshal(compact)
-	return string(out)
-}
-
-// seqScans reports whether a plan reads a table from end to end.
-func seqScans(t *testing.T, text, table string) bool {
-	t.Helper()
-	type node struct {
-		Type     string `json:"Node Type"`
-		Relation string `json:"Relation Name"`
-		Plans    []node
-	}
-	var plans []struct{ Plan node }
-	need.OK(t, json.Unmarshal([]byte(text), &plans))
-	var reads func(n node) bool
-	reads = func(n node) bool {
-		if n.Type == "Seq Scan" && n.Relation == table {
-			return true
-		}
-		for _, part := range n.Plans {
-			if reads(part) {
-				return true
-			}
-		}
-		return false
-	}
-	return reads(plans[0].Plan)
 }
 
 // A sweep works in every mode of the driver, also in the one for PgBouncer before 1.21.

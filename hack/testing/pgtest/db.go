@@ -74,6 +74,27 @@ func Want[T comparable](db interface {
 	need.Want(db, want, text, Value[T](db, sql, args...))
 }
 
+// GenericPlan returns the plan that is kept for every argument of a statement, as text. settings are those that the statement
+// runs with, of which $1 is the statement timeout.
+func GenericPlan(db interface {
+	testing.TB
+	Begin(ctx context.Context) (pgx.Tx, error)
+}, settings, sql, args string) string {
+	db.Helper()
+	tx, err := db.Begin(db.Context())
+	need.OK(db, err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(db.Context())) }()
+	for _, statement := range []string{strings.ReplaceAll(settings, "$1", "'5000'"), `set local plan_cache_mode = force_generic_plan`, `prepare checked as ` + sql} {
+		need.OK(db, need.Err(tx.Exec(db.Context(), statement)))
+	}
+	rows, err := tx.Query(db.Context(), `explain execute checked (`+args+`)`, pgx.QueryExecModeSimpleProtocol)
+	need.OK(db, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	need.OK(db, err)
+	need.OK(db, need.Err(tx.Exec(db.Context(), `deallocate checked`)))
+	return strings.Join(lines, "\n")
+}
+
 // Login makes a role with the grants of a kind and no other right, dropped at cleanup, and returns the connection string of
 // its login. The pool is that of the database's owner; it outlives what connects as the role.
 func Login(t testing.TB, owner *pgxpool.Pool, kind migrations.Kind) string {
