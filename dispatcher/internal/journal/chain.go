@@ -137,7 +137,9 @@ func (c *chain) deadLetter(r record) {
 	case r.operated:
 		c.resolves[r.replay]++
 	case r.reason == "withdrawn" && r.operation == "resolve":
-		c.withdrawn = &r
+		if !is(c.last, r.xid) || c.last.operation != "withdraw" { // withdraw changes the event first
+			c.withdrawn = &r
+		}
 	case r.reason != "expired" && r.reason != "retention" && r.reason != "unserved":
 		c.reportf(Illegal, r, "%s of its dead letter: neither an operation nor retention did it", strings.TrimSpace(r.operation+" "+r.reason))
 	}

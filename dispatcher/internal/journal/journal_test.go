@@ -113,6 +113,11 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 	pgtest.Exec(o, `select outbox.enqueue('shop', 'orders', '{}', p_dedupe_key => 'back', p_delay => '1 hour')`)
 	pgtest.Want(o, "withdrawn", "the withdrawal says %s", `select result from outbox.withdraw('shop', 'orders', 'back')`)
 	pgtest.Want(o, "withdraw pending withdrawn 0", "the journal has %s, want %s", `select concat_ws(' ', operation, before, after, lease) from outbox.outbox_journal order by lsn desc limit 1`)
+	pgtest.Exec(o, `select outbox.enqueue('shop', 'large', '{}', p_dedupe_key => 'large')`)
+	got, err := store.Claim(ctx, dispatcher.ClaimRequest{Shares: []dispatcher.Share{{Topic: "large", Limit: 1}}, Lease: time.Minute, MaxAttempts: 3, MaxRowBytes: 1})
+	need.Must(t, err == nil && len(got.Dead) == 1, "claimed %+v, %v", got, err)
+	pgtest.Want(o, "withdrawn", "the withdrawal of a dead event says %s", `select result from outbox.withdraw('shop', 'large', 'large')`)
+	o.want()
 	o.done(store.Nack(ctx, []dispatcher.Failure{{Lease: all[2].Lease(), Error: "503"}, {Lease: all[3].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure},
 		{Lease: all[4].Lease(), Error: "422", Reason: dispatcher.ReasonPermanentFailure}}))
 	o.done(store.Release(ctx, []dispatcher.Return{{Lease: all[5].Lease()}}))
@@ -147,7 +152,7 @@ func TestEveryTransitionIsRecorded(t *testing.T) {
 		t.Fatalf("swept %v, %v", ran, err)
 	}
 	report := o.want()
-	need.That(t, report.Events == 8 && report.Records == pgtest.Value[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`),
+	need.That(t, report.Events == 9 && report.Records == pgtest.Value[int64](o, `select count(*) from outbox.outbox_journal where event_id is not null`),
 		"checked %d events and %d records", report.Events, report.Records)
 	const story = `select string_agg(operation || coalesce(' ' || reason, ''), ', ' order by lsn) from outbox.outbox_journal where event_id = $1`
 	for i, want := range []string{
