@@ -81,7 +81,7 @@ begin
     select array_agg(e.id order by n) into v_ids -- null for an event that is not there
     from unnest(p_namespaces, p_topics, p_dedupe_keys, p_ids) with ordinality as wanted (namespace, topic, dedupe_key, event_id, n)
     left join lateral (
-        select e.id from outbox_events as e where e.namespace = wanted.namespace and e.topic = wanted.topic and e.dedupe_key = wanted.dedupe_key
+        select e.id from outbox_events as e where e.namespace = wanted.namespace and e.topic = wanted.topic and e.dedupe_key = nullif(wanted.dedupe_key, '')
         union all
         select e.id from outbox_events as e where e.id = wanted.event_id and e.namespace = wanted.namespace and e.topic = wanted.topic
     ) as e on true;

@@ -70,6 +70,9 @@ func TestWithdrawalsSayWhatIsSo(t *testing.T) {
 	o.wantWithdrawn("dead", tooLate)
 	pgtest.Want(o, 1, "%d dead letters are open, want 1", `select count(*) from outbox.outbox_dead_letters where resolution is null`)
 	o.wantWithdrawn("other", "unknown")
+	pgtest.Exec(o, `insert into outbox.outbox_events (id, namespace, topic, dedupe_key, payload) values (gen_random_uuid(), 'shop', 'adopted', '', '{}')`) // as an adoption may
+	pgtest.Want(o, "withdrawn unknown", "by an id and an empty key it is %s, want %s", `select string_agg(result, ' ') from outbox.withdraw_batch('{shop,shop}', '{adopted,adopted}',
+		'{"",other}', array[(select id from outbox.outbox_events where dedupe_key = ''), null])`)
 	pgtest.Want(o, "unknown", "in another topic it is %s", `select result from outbox.withdraw('shop', 'refunds', 'waits')`)
 	pgtest.Want(o, "unknown", "in another namespace it is %s", `select result from outbox.withdraw('bills', 'orders', p_id => (select id from outbox.outbox_events where dedupe_key = 'waits'))`)
 
