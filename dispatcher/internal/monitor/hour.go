@@ -26,7 +26,7 @@ func (h *Hour) Watch(ctx context.Context, delivered func() int64, backlog func()
 		select {
 		case now := <-minute.C:
 			pending, all := int64(-1), delivered()
-			if depth := backlog(); depth != nil && depth.ObservedAt.After(counted) {
+			if depth := backlog(); depth != nil && !depth.ObservedAt.Equal(counted) {
 				counted, pending = depth.ObservedAt, Backlog(depth).Pending
 			}
 			h.note(now, pending, all-before)

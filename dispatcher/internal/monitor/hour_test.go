@@ -34,6 +34,9 @@ func TestHourHasANumberForEachMinute(t *testing.T) {
 		got := h.Get()
 		need.Want(t, "[-1 42 -1] [7 0 5]", "%s, want %s", fmt.Sprint(got.Pending, got.Delivered))
 		need.Want(t, status.At(time.Now()), "until %v, want %v", got.Until)
+		depth.Store(&dispatcher.Depth{ObservedAt: depth.Load().ObservedAt.Add(-time.Hour)}) // the database's clock is set back
+		minute(1)
+		need.Want(t, "[-1 42 -1 0]", "with another clock: %s, want %s", fmt.Sprint(h.Get().Pending))
 		for n := range int64(70) {
 			minute(n)
 		}
