@@ -39,6 +39,14 @@ func portions(n, every, late int) string {
 	return strings.Repeat(fmt.Sprintf("0x%d 100x%d ", every-late-1, late-1), n) + "0x20"
 }
 
+// eachMinute are n samples that grow with the time, from the first, one a minute.
+func eachMinute(n, first int) (values string) {
+	for i := range n {
+		values += fmt.Sprint(first+60*i) + " _ "
+	}
+	return values
+}
+
 // hours are what make test plays.
 var hours = []played{
 	{name: "an outage pages within three minutes, and next to it stands its cause", oldest: "0x120 30+30x20 0x120", ends: "76m",
@@ -52,6 +60,7 @@ var hours = []played{
 	{name: "scaled to zero while events wait", oldest: "0x120 30 " + noSeries, observed: "0+30x120 3630 " + noSeries, ends: "5h"},
 	{name: "the database is gone, so the count stands still", oldest: "0x400", observed: "0+30x120 3600x40 4830+30x200", ends: "90m", fires: map[string]string{"61m": "", "64m": late, "75m": late + ";" + `alertname="OutboxCountsOld", severity="info", namespace="team", dispatcher="team/orders"`}},
 	{name: "nothing was ever counted", oldest: "_x90 0x200", observed: "_x90 2730+30x200", fires: map[string]string{"3m": late}, ends: "60m"},
+	{name: "scraped once a minute, and each count takes so long that it is shown by the scrape after", oldest: "0x400", observed: eachMinute(200, -70), ends: "3h"},
 	{name: "one of two pods counts no more", oldest: "0x120 100x400", observed: "0+30x120 3600x400", ends: "3h",
 		more: []string{`outbox_oldest_pending_age_seconds{namespace="team", dispatcher="team/orders", pod="b", instance="b:8080"}: 0x600`, `outbox_backlog_observed_timestamp_seconds{namespace="team", dispatcher="team/orders", pod="b", instance="b:8080"}: 0+30x600`}},
 	{name: "late for half a minute in every ten", oldest: portions(8, 20, 1), fires: map[string]string{"71m": late}, ends: "86m"},
