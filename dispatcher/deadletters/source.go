@@ -29,7 +29,7 @@ const (
 	MaxGroups = 1000
 	GroupCap  = dispatcher.DepthCap
 	// CountCap is the most dead letters of which the tenants, types or aggregates are counted: of each group the newest, up to
-	// an equal part.
+	// an equal part, and of MaxGroups groups.
 	CountCap = 50_000
 	// MaxHistory is the most dead letters in the history of an event: the newest.
 	MaxHistory = 100
@@ -268,7 +268,7 @@ type Event struct {
 	SizeBytes         int64     `json:"sizeBytes"`
 	CreatedAt         time.Time `json:"createdAt"`
 	UpdatedAt         time.Time `json:"updatedAt"`
-	// Status is pending, processing, delivered or dead.
+	// Status is pending, processing, delivered, dead or withdrawn.
 	Status string `json:"status"`
 	// Attempts is the part of the retry budget that is used up, Lease the fencing token of the last claim.
 	Attempts int   `json:"attempts"`

@@ -354,6 +354,14 @@ func TestCountsAreCappedAndSaySo(t *testing.T) {
 	}
 	t.Parallel()
 	pool, r := outbox(t)
+	for n, atLeast := range []bool{false, true} { // as many groups as are read, and one more
+		pgtest.Exec(pool, `insert into outbox.outbox_dead_letters (event_id, namespace, topic, reason, attempts)
+			select gen_random_uuid(), 'shop', 'topic ' || n, 'permanent_failure', 20 from generate_series($1::integer, $2) as n`, n*deadletters.MaxGroups, deadletters.MaxGroups-1+n)
+		got, err := r.CountBy(t.Context(), deadletters.Filter{}, deadletters.ByType)
+		need.OK(t, err)
+		need.That(t, len(got.Counts) == 1 && got.Counts[0].Count >= deadletters.MaxGroups && got.Counts[0].AtLeast == atLeast, "of %d groups: %+v, want at least: %t", deadletters.MaxGroups+n, got, atLeast)
+	}
+	pgtest.Exec(pool, `delete from outbox.outbox_dead_letters`)
 	addDead(t, pool, "large", deadletters.CountCap/2+1)
 	addDead(t, pool, "small", deadletters.CountCap/2-1)
 	addDead(t, pool, "other", 2)

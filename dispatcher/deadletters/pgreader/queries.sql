@@ -91,7 +91,7 @@ order by m.n desc, m.topic, m.fingerprint
 
 -- name: counts
 -- Counts open dead letters by what they are about, the largest count first: of each group the newest, up to an equal part of
--- what is read in all. Without a group whose part was full, the counts are whole.
+-- what is read in all. Without a group whose part was full, and without more groups, the counts are whole.
 -- $1 what: tenant, type or aggregate; $2 namespace; $3 most groups; $4 most dead letters of all groups; $5 most counts, and one; then
 -- the filter's.
 with recursive found as (
@@ -119,9 +119,9 @@ groups as materialized (
         where l.topic = found.topic and l.fingerprint = found.fingerprint and /* filter */ true
         limit 1
     ) as matching
-    limit $3::integer
+    limit $3::integer + 1
 ),
-part as materialized (select $4::integer / greatest(count(*), 1) as n from groups),
+part as materialized (select $4::integer / greatest(count(*), 1) as n, count(*) > $3::integer as more from groups),
 counted as (
     select g.topic, g.fingerprint, l.value, count(*) as n, min(l.dead_at) as since, max(l.dead_at) as last
     from groups as g
@@ -139,8 +139,8 @@ counted as (
     group by g.topic, g.fingerprint, l.value
 ),
 marked as (
-    select c.*, sum(c.n) over (partition by c.topic, c.fingerprint) >= (select n from part) as capped
-    from counted as c
+    select c.*, sum(c.n) over (partition by c.topic, c.fingerprint) >= part.n or part.more as capped
+    from counted as c cross join part
 )
 select coalesce(value, ''), sum(n)::bigint, count(*), min(since), max(last), bool_or(capped)
 from marked
