@@ -144,6 +144,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
+	definitions.live, definitions.shares = mgr.GetAPIReader(), shares
 	if o.DispatcherImage == "" {
 		if o.DispatcherImage, err = ownImage(ctx, mgr.GetAPIReader(), o.Pod); err != nil {
 			return nil, fmt.Errorf("find the image of dispatchers, which is that of the manager's pod: %w; set --dispatcher-image, or POD_NAME as config/manager does", err)

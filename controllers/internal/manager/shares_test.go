@@ -16,6 +16,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/manager"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/operatortest"
 )
@@ -116,6 +117,34 @@ var _ = Describe("the share of a namespace", Label("security"), func() {
 		Eventually(leftOut("ConfigMap")).Should(Equal("none"))
 		stop(ctx, full, 0, 2)
 		Eventually(reasons(ctx, 0)).ShouldNot(ContainSubstring("NamespaceFull"))
+	})
+
+	// A manager that begins hears of eve's objects first, and has no room for those that it has made itself.
+	It("lets a stop be applied whose objects are left out", func(ctx SpecContext) {
+		operator := func(share int64) (end func()) {
+			_, end = operate(ctx, operatortest.Operator(GinkgoTB(), unseen), manager.Options{NamespaceShare: share})
+			return end
+		}
+		end := operator(0)
+		o := obd(0)
+		Expect(full.Create(ctx, o)).To(Succeed())
+		Eventually(replicas(ctx, full, 0)).Should(Equal(int32(1)))
+		end()
+		for i := range 60 {
+			meta := metav1.ObjectMeta{Name: fmt.Sprint("eve-", i), Labels: labels}
+			Expect(full.Create(ctx, &corev1.ConfigMap{ObjectMeta: meta})).To(Succeed())
+			Expect(full.Create(ctx, &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "eve", Image: "eve"}}}}}})).To(Succeed())
+		}
+		operator(4 * 8 << 10)
+		stop(ctx, full, 0, 0)
+		change(ctx, full, o, func() { o.Spec.State = spec.Paused })
+		Eventually(func() spec.State {
+			m := &corev1.ConfigMap{}
+			Expect(full.Get(ctx, client.ObjectKey{Name: *desired.StateConfigMap(o).Name}, m)).To(Succeed())
+			return desired.State(m)
+		}).Should(Equal(spec.Paused))
+		Eventually(leftOut("Deployment")).ShouldNot(Equal("none"))
 	})
 
 	It("bounds objects of the operator's kinds", func(ctx SpecContext) {
