@@ -60,7 +60,9 @@ const (
 func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again time.Duration, err error) {
 	held, again, err = r.claim(ctx, o)
 	if held && o.GetDeletionTimestamp() == nil && r.Full != nil && r.Full(o.GetNamespace()) {
-		return false, fullAgain, r.reportFull(ctx, o)
+		return false, fullAgain, r.reportFull(ctx, o, fmt.Sprintf(
+			"applies no change in namespace %s but of replicas and state, and pods that run continue, because the objects there with the label %s",
+			o.GetNamespace(), desired.LabelManagedBy+"="+desired.Manager))
 	}
 	return held, again, err
 }
@@ -91,25 +93,28 @@ func (r *Reporter) claim(ctx context.Context, o client.Object) (held bool, again
 	return true, 0, nil
 }
 
-// LeftOut writes the status of an object that the cache does not have, because its namespace is full, unless another operator
-// holds it. It returns an error when the API server does.
+// LeftOut writes the status of the object with the name and namespace of o, which the cache does not have, because its namespace
+// is full, unless another operator holds it. It reads it into o. It returns an error when the API server does.
 func (r *Reporter) LeftOut(ctx context.Context, o client.Object) error {
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return client.IgnoreNotFound(err)
+	}
 	if by := *holder(o); by != "" && by != r.Operator || o.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	return r.reportFull(ctx, o)
+	return r.reportFull(ctx, o, fmt.Sprintf(
+		"makes no changes for this object, and pods that run continue, because the objects of the operator's kinds in namespace %s", o.GetNamespace()))
 }
 
-// reportFull writes the conditions of an object of a namespace that is full.
-func (r *Reporter) reportFull(ctx context.Context, o client.Object) error {
+// reportFull writes the conditions of an object of a namespace that is full: what the operator does, because of which objects.
+func (r *Reporter) reportFull(ctx context.Context, o client.Object, does string) error {
 	before := o.DeepCopyObject().(client.Object)
 	_, conditions, main := statusOf(o)
 	if meta.IsStatusConditionTrue(*conditions, v1alpha1.CompleteCondition) || meta.IsStatusConditionTrue(*conditions, v1alpha1.FailedCondition) {
 		return nil // its end is final
 	}
 	stalled := Condition(v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonNamespaceFull, fmt.Sprintf(
-		"The operator makes no changes for this object, and pods that run continue, because the objects of namespace %s take more than its share of the operator's memory: those of the operator's kinds, or all with the label %s. Delete those that no dispatcher needs, or raise the operator's memory limit.",
-		o.GetNamespace(), desired.LabelManagedBy+"="+desired.Manager))
+		"The operator %s take more than their share of its memory. Delete those that no dispatcher needs, or raise the operator's memory limit.", does))
 	meta.RemoveStatusCondition(conditions, v1alpha1.ReconcilingCondition)
 	for _, c := range []metav1.Condition{Condition(main, metav1.ConditionUnknown, stalled.Reason, stalled.Message), stalled} {
 		c.ObservedGeneration = o.GetGeneration()

@@ -20,15 +20,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
@@ -255,6 +259,29 @@ func TestAListKeepsWhatHasRoom(t *testing.T) {
 		for len(s.reports) > 0 {
 			<-s.reports
 		}
+	}
+}
+
+// A report reads the object: that of the event is the informer's, and another operator may hold it by now.
+func TestAReportReadsTheObject(t *testing.T) {
+	scheme := runtime.NewScheme()
+	need.OK(t, v1alpha1.AddToScheme(scheme))
+	for holder, told := range map[string]bool{"": true, "own": true, "other": false, "none": false} {
+		s, k := watchedKind(&v1alpha1.Outbox{}, 0)
+		o := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}}
+		builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(o)
+		if now := o.DeepCopy(); holder != "none" {
+			now.Status.Operator = holder
+			builder.WithObjects(now)
+		}
+		cl := builder.Build()
+		k.event(watch.Event{Type: watch.Added, Object: o})
+		before := o.DeepCopy()
+		need.OK(t, (<-s.reports)(t.Context(), &kstatus.Reporter{Client: cl, Live: cl, Operator: "own", Events: events.NewFakeRecorder(1)}))
+		need.That(t, reflect.DeepEqual(before, o), "held by %q: the object of the event is changed: %+v", holder, o)
+		now := &v1alpha1.Outbox{}
+		need.OK(t, client.IgnoreNotFound(cl.Get(t.Context(), client.ObjectKeyFromObject(o), now)))
+		need.That(t, told == (meta.FindStatusCondition(now.Status.Conditions, v1alpha1.StalledCondition) != nil), "held by %q: %+v", holder, now.Status)
 	}
 }
 

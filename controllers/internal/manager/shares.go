@@ -225,8 +225,11 @@ func (k *kind) keep(o client.Object, added bool) bool {
 			k.count(namespace, 1)
 		}
 		if k.own && in.left <= reportedOf {
+			left := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object) // o is the informer's
+			left.SetNamespace(namespace)
+			left.SetName(name)
 			select {
-			case k.reports <- func(ctx context.Context, r *kstatus.Reporter) error { return k.reportLeftOut(ctx, r, o) }:
+			case k.reports <- func(ctx context.Context, r *kstatus.Reporter) error { return k.reportLeftOut(ctx, r, left) }:
 			default: // the metric says it
 			}
 		}
