@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -230,12 +231,12 @@ func TestWhatHasNoRoomIsLeftOut(t *testing.T) {
 		{watch.Deleted, "shop", "c", 1, watch.Deleted, 1, true, true},
 		{watch.Deleted, "shop", "d", 1, watch.Deleted, 0, false, false},
 	} {
-		e, ok := k.event(watch.Event{Type: step.event, Object: object(step.namespace, step.name, step.size)})
+		e := k.event(watch.Event{Type: step.event, Object: object(step.namespace, step.name, step.size)})
 		in := k.spaces["shop"]
 		if in == nil {
 			in = &space{}
 		}
-		if !ok || e.Type != step.want || in.left != step.left || k.room() != step.room || s.crowded("shop") != step.full || jobs.room() {
+		if e.Type != step.want || in.left != step.left || k.room() != step.room || s.crowded("shop") != step.full || jobs.room() {
 			t.Errorf("step %d: %s, %d are left out, room %v, full %v; want %+v", i, e.Type, in.left, k.room(), s.crowded("shop"), step)
 		}
 	}
@@ -252,7 +253,7 @@ func TestAListKeepsWhatHasRoom(t *testing.T) {
 			list.Items = append(list.Items, v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("o", i)}})
 		}
 		k.begin()
-		need.That(t, *k.pool("shop") == used{}, "begun with %+v", k.pool("shop"))
+		need.That(t, k.pool("shop").bytes == 0, "begun with %+v", k.pool("shop"))
 		need.OK(t, k.list(list))
 		need.That(t, len(list.Items) == 3 && k.spaces["shop"].left == reportedOf+10 && !s.crowded("shop") && !k.room(), "%d are kept, %+v", len(list.Items), k.spaces["shop"])
 		need.Want(t, reportedOf, "%d are reported, want %d", len(s.reports))
@@ -260,6 +261,54 @@ func TestAListKeepsWhatHasRoom(t *testing.T) {
 			<-s.reports
 		}
 	}
+}
+
+// Until a list has ended its namespace stays as full as it was, and then what was left out of it is heard of with the list's
+// version, for which reads after a write wait.
+func TestAfterAListItsVersionIsHeard(t *testing.T) {
+	s, k := watchedKind(&corev1.ConfigMap{}, 2<<10) // one has room
+	object := func(name, version string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, ResourceVersion: version}}
+	}
+	ended := object("", "9")
+	ended.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+	for _, streams := range []bool{true, true, false, false} {
+		from, o := watch.NewFakeWithChanSize(9, false), metav1.ListOptions{ResourceVersion: "9"}
+		want := []string{"ADDED a 1", "DELETED b 2", "BOOKMARK  8", "BOOKMARK  9", "DELETED b 9", "DELETED c 10"}
+		was := s.crowded("shop")
+		k.begin()
+		need.That(t, s.crowded("shop") == was, "the namespace was full: %v, and is no more while it is listed", was)
+		if streams {
+			o = metav1.ListOptions{SendInitialEvents: ptr.To(true)}
+			from.Add(object("a", "1"))
+			from.Add(object("b", "2"))
+			from.Action(watch.Bookmark, object("", "8"))
+			from.Action(watch.Bookmark, ended)
+		} else {
+			need.OK(t, k.list(&corev1.ConfigMapList{Items: []corev1.ConfigMap{*object("a", "1"), *object("b", "2")}}))
+			want = want[4:]
+		}
+		from.Add(object("c", "10"))
+		from.Delete(object("c", "11"))
+		from.Stop()
+		var heard []string
+		for e := range k.follow(from, o).ResultChan() {
+			at := e.Object.(client.Object)
+			heard = append(heard, fmt.Sprint(e.Type, " ", at.GetName(), " ", at.GetResourceVersion()))
+		}
+		need.WantAll(t, append(want, "DELETED c 11"), "heard %q, want %q", heard)
+		need.That(t, s.crowded("shop") && k.spaces["shop"].left == 1 && s.pools[pool{"shop", false}].left == 1, "%+v of %+v", k.spaces["shop"], s.pools)
+	}
+	synctest.Test(t, func(t *testing.T) { // a watch that is stopped ends, and waits for no reader
+		from := watch.NewFakeWithChanSize(1, false)
+		from.Add(object("c", "12"))
+		w := k.follow(from, metav1.ListOptions{})
+		synctest.Wait()
+		w.Stop()
+	})
+	k.begin()
+	need.OK(t, k.list(&corev1.ConfigMapList{}))
+	need.That(t, len(k.spaces) == 0 && len(s.pools) == 0, "namespaces without objects are remembered: %v %v", k.spaces, s.pools)
 }
 
 // A report reads the object: that of the event is the informer's, and another operator may hold it by now.

@@ -114,7 +114,7 @@ func (s *shares) informer(lw toolscache.ListerWatcher, o runtime.Object, resync 
 			if err != nil {
 				return nil, err
 			}
-			return watch.Filter(w, k.event), nil
+			return k.follow(w, o), nil
 		},
 	}, o, resync, indexers)
 }
@@ -127,13 +127,16 @@ type kind struct {
 	own       bool
 	transform toolscache.TransformFunc
 	spaces    map[string]*space
+	lists     bool          // all is listed again
+	unheard   client.Object // left out of the list, which has no event of it
 }
 
 // space has what one namespace has of a kind.
 type space struct {
-	sizes map[string]int64 // of what is kept, by name
-	left  int
-	full  int64 // most bytes of the pool when an object was left out
+	sizes  map[string]int64 // of what is kept, by name
+	left   int
+	before int   // that were left out before the list, and count until its end
+	full   int64 // most bytes of the pool when an object was left out
 }
 
 func (s *shares) kindOf(o runtime.Object) *kind {
@@ -151,13 +154,40 @@ func (s *shares) kindOf(o runtime.Object) *kind {
 func (k *kind) begin() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.lists, k.unheard = true, nil
 	for namespace, in := range k.spaces {
 		for name := range in.sizes {
 			k.drop(namespace, name)
 		}
-		k.count(namespace, -in.left)
-		in.full = 0
+		in.before, in.left, in.full = in.before+in.left, 0, 0
 	}
+}
+
+// end is that of a list.
+func (k *kind) end() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lists = false
+	for namespace, in := range k.spaces {
+		k.pool(namespace).left -= in.before
+		in.before = 0
+		k.count(namespace, 0)
+		k.tidy(namespace)
+	}
+}
+
+// listed is an event, once after a list, that an object which was left out of it is gone at the list's version: what waits for
+// a write to one of these hears nothing else.
+func (k *kind) listed(version string) (e watch.Event, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.lists || k.unheard == nil {
+		return e, false
+	}
+	o := k.unheard.DeepCopyObject().(client.Object)
+	o.SetResourceVersion(version)
+	k.unheard = nil
+	return watch.Event{Type: watch.Deleted, Object: o}, true
 }
 
 // room reports whether a namespace with objects that are left out has more room than it had then.
@@ -180,18 +210,24 @@ func (k *kind) list(list runtime.Object) error {
 	}
 	kept := make([]runtime.Object, 0, len(all))
 	for _, o := range all {
-		if e, _ := k.event(watch.Event{Type: watch.Added, Object: o}); e.Type == watch.Added {
+		if e := k.event(watch.Event{Type: watch.Added, Object: o}); e.Type == watch.Added {
 			kept = append(kept, e.Object)
 		}
+	}
+	if of, err := meta.ListAccessor(list); err == nil && of.GetContinue() == "" {
+		k.end()
 	}
 	return meta.SetList(list, kept)
 }
 
 // event makes of an event that an object without room is there one that it is gone.
-func (k *kind) event(e watch.Event) (watch.Event, bool) {
+func (k *kind) event(e watch.Event) watch.Event {
 	o, ok := e.Object.(client.Object)
+	if ok && e.Type == watch.Bookmark && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+		k.end()
+	}
 	if !ok || e.Type == watch.Bookmark {
-		return e, true
+		return e
 	}
 	if changed, err := k.transform(o); err == nil {
 		o = changed.(client.Object)
@@ -202,7 +238,7 @@ func (k *kind) event(e watch.Event) (watch.Event, bool) {
 	} else if !k.keep(o, e.Type == watch.Added) {
 		e.Type = watch.Deleted
 	}
-	return e, true
+	return e
 }
 
 // keep reports whether there is room for an object, and counts it.
@@ -223,6 +259,9 @@ func (k *kind) keep(o client.Object, added bool) bool {
 	if p.bytes+size > most {
 		if in.full = max(in.full, before); had || added {
 			k.count(namespace, 1)
+		}
+		if k.lists {
+			k.unheard = o
 		}
 		if k.own && in.left <= reportedOf {
 			left := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object) // o is the informer's
@@ -265,7 +304,12 @@ func (k *kind) forget(namespace, name string) {
 	if !k.drop(namespace, name) {
 		k.count(namespace, -1)
 	}
-	if in := k.spaces[namespace]; in != nil && in.left == 0 && len(in.sizes) == 0 {
+	k.tidy(namespace)
+}
+
+// tidy forgets a namespace without objects.
+func (k *kind) tidy(namespace string) {
+	if in := k.spaces[namespace]; in != nil && in.left+in.before+len(in.sizes) == 0 {
 		delete(k.spaces, namespace)
 	}
 	if p := k.pool(namespace); p.bytes == 0 && p.left == 0 {
@@ -307,36 +351,4 @@ func (k *kind) count(namespace string, n int) {
 		return
 	}
 	leftOut.WithLabelValues(namespace, k.name).Set(float64(in.left))
-}
-
-// bytesOf is what the parts of a value take that are not in it.
-func bytesOf(v reflect.Value) (n int64) {
-	switch v.Kind() {
-	case reflect.String:
-		return int64(v.Len())
-	case reflect.Pointer, reflect.Interface:
-		if !v.IsNil() {
-			n = int64(v.Elem().Type().Size()) + bytesOf(v.Elem())
-		}
-	case reflect.Slice:
-		n = int64(v.Cap()) * int64(v.Type().Elem().Size())
-		if v.Type().Elem().Kind() == reflect.Uint8 {
-			return n
-		}
-		for i := range v.Len() {
-			n += bytesOf(v.Index(i))
-		}
-	case reflect.Map:
-		for each := v.MapRange(); each.Next(); {
-			n += 2*int64(v.Type().Key().Size()+v.Type().Elem().Size()) + bytesOf(each.Key()) + bytesOf(each.Value())
-		}
-	case reflect.Struct:
-		if v.Type() == reflect.TypeFor[time.Time]() {
-			return 0 // it has the zone, which all share
-		}
-		for i := range v.NumField() {
-			n += bytesOf(v.Field(i))
-		}
-	}
-	return n
 }
