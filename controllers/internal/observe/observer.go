@@ -44,9 +44,9 @@ const (
 	longestPause = 12
 	// silentAfter is how many requests in a row fail before a pod is silent: the first may be sent while it starts.
 	silentAfter = 2
-	// maxSizes bounds the statuses of all pods together, in bytes of JSON. Beyond it a namespace that has more than its part
-	// keeps no sentences and no lists.
-	maxSizes = 24 << 20
+	// maxSizes bounds the statuses of all pods together, in bytes of JSON: half of what config/README.md says, since there is an
+	// Observer for replays too. Beyond it a namespace that has more than its part keeps no sentences and no lists.
+	maxSizes = 12 << 20
 )
 
 // Observer polls the pods of all dispatchers.
