@@ -277,7 +277,7 @@ func TestAfterAListItsVersionIsHeard(t *testing.T) {
 		want := []string{"ADDED a 1", "DELETED b 2", "BOOKMARK  8", "BOOKMARK  9", "DELETED b 9", "DELETED c 10"}
 		was := s.crowded("shop")
 		k.begin()
-		need.That(t, s.crowded("shop") == was, "the namespace was full: %v, and is no more while it is listed", was)
+		need.That(t, s.crowded("shop") == was, "the namespace was full: %v, and is not while it is listed", was)
 		if streams {
 			o = metav1.ListOptions{SendInitialEvents: ptr.To(true)}
 			from.Add(object("a", "1"))
@@ -315,7 +315,7 @@ func TestAfterAListItsVersionIsHeard(t *testing.T) {
 func TestAReportReadsTheObject(t *testing.T) {
 	scheme := runtime.NewScheme()
 	need.OK(t, v1alpha1.AddToScheme(scheme))
-	for holder, told := range map[string]bool{"": true, "own": true, "other": false, "none": false} {
+	for holder, written := range map[string]bool{"": true, "own": true, "other": false, "none": false} {
 		s, k := watchedKind(&v1alpha1.Outbox{}, 0)
 		o := &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db"}}
 		builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(o)
@@ -330,7 +330,7 @@ func TestAReportReadsTheObject(t *testing.T) {
 		need.That(t, reflect.DeepEqual(before, o), "held by %q: the object of the event is changed: %+v", holder, o)
 		now := &v1alpha1.Outbox{}
 		need.OK(t, client.IgnoreNotFound(cl.Get(t.Context(), client.ObjectKeyFromObject(o), now)))
-		need.That(t, told == (meta.FindStatusCondition(now.Status.Conditions, v1alpha1.StalledCondition) != nil), "held by %q: %+v", holder, now.Status)
+		need.That(t, written == (meta.FindStatusCondition(now.Status.Conditions, v1alpha1.StalledCondition) != nil), "held by %q: %+v", holder, now.Status)
 	}
 }
 

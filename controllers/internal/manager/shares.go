@@ -163,7 +163,7 @@ func (k *kind) begin() {
 	}
 }
 
-// end is that of a list.
+// end ends a list.
 func (k *kind) end() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
