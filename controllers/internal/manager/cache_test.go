@@ -299,7 +299,7 @@ func TestAfterAListItsVersionIsHeard(t *testing.T) {
 		need.WantAll(t, append(want, "DELETED c 11"), "heard %q, want %q", heard)
 		need.That(t, s.crowded("shop") && k.spaces["shop"].left == 1 && s.pools[pool{"shop", false}].left == 1, "%+v of %+v", k.spaces["shop"], s.pools)
 	}
-	synctest.Test(t, func(t *testing.T) { // a watch that is stopped ends, and waits for no reader
+	synctest.Test(t, func(*testing.T) { // a watch that is stopped ends, and waits for no reader
 		from := watch.NewFakeWithChanSize(1, false)
 		from.Add(object("c", "12"))
 		w := k.follow(from, metav1.ListOptions{})

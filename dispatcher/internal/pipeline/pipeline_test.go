@@ -300,15 +300,6 @@ func TestEmptyPipelineIsTheSink(t *testing.T) {
 	need.Want(t, 0, "an event that nothing is configured for costs %v allocations", testing.AllocsPerRun(100, func() { s.Deliver(context.Background(), batch) }))
 }
 
-const order = `{"id": 12345678, "currency": "EUR", "total": 99.50, "card": "4111111111111111",
-	"customer": {"id": "c-77", "email": "ann@example.com", "name": "Ann"},
-	"items": [{"sku": "a-1", "quantity": 2, "price": 19.75}, {"sku": "b-2", "quantity": 1, "price": 60.00}]}`
-
-const orderSchema = `{"type": "object", "required": ["id", "total", "customer", "items"], "properties": {
-	"id": {"type": "integer"}, "currency": {"enum": ["EUR", "USD"]}, "total": {"type": "number", "minimum": 0},
-	"customer": {"type": "object", "required": ["id"], "properties": {"email": {"type": "string", "pattern": "^[^@]+@[^@]+$"}}},
-	"items": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["sku", "quantity"], "properties": {"quantity": {"type": "integer", "minimum": 1}}}}}}`
-
 // needs is a schema that requires a member of the payload.
 func needs(member string) *spec.PayloadSchema {
 	return schema(`{"required": ["` + member + `"]}`)
