@@ -109,7 +109,7 @@ func replay[R any](t *testing.T, begin func(context.Context, R) (status.Replay, 
 }
 
 // A destination fails for a minute, then refuses some events for good, and these are replayed. Every query of every panel has data
-// then, exactly the page and its cause fire, and p99 of the outage is that of the rows.
+// then, the page fires alone, since its cause has to last for minutes, and p99 of the outage is that of the rows.
 func TestStoryIsOnTheDashboards(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes: make test-all")
@@ -178,11 +178,7 @@ func TestStoryIsOnTheDashboards(t *testing.T) {
 		}
 	}
 	fired := series(t, address, `count by (alertname) (ALERTS{alertstate="firing", alertname!="OutboxOperatorAbsent"})`, outage, over)
-	for _, name := range []string{"OutboxEventsLate", "OutboxSinkDown"} {
-		need.That(t, len(fired["map[alertname:"+name+"]"]) > 0 || name == "OutboxSinkDown", "%s does not fire in the outage: %v", name, fired)
-		delete(fired, "map[alertname:"+name+"]")
-	}
-	need.That(t, len(fired) == 0, "%v fire in the outage too", fired)
+	need.That(t, len(fired) == 1 && len(fired["map[alertname:OutboxEventsLate]"]) > 0, "%v fire in the outage, want OutboxEventsLate alone: it is too short for its cause", fired)
 	all := strings.NewReplacer("OF", `dispatcher="team/orders"`, "RATE", fmt.Sprintf("%ds", int(over.Sub(outage).Seconds())))
 	for _, shown := range series(t, address, all.Replace(quantile("0.99", "outbox_end_to_end_latency_seconds", "")), over, over) {
 		t.Logf("p99 of the outage: %.1f s by the dashboard, %.1f s by the rows", shown[0], rows)
