@@ -96,8 +96,8 @@ func newWorld(t *testing.T, namespace string, size int, how func(int) behaviour,
 		startPod(t, i, namespace+"/"+name(i), how(i))
 	}
 	startNodes(t, ctx, admin, watched, func(deployment string) string { return addressOf(number(deployment)) })
-	w.operator = startOperator(t, cfg, w.serves...)
 	t.Cleanup(cancel) // the nodes end before they are waited for
+	w.operator = startOperator(t, cfg, w.serves...)
 	return w
 }
 

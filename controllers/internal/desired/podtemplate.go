@@ -190,18 +190,11 @@ func DigestOf(spec *corev1.PodSpec) (kept corev1.PodSpec) {
 // maxImage is how much of the name of an image is compared.
 const maxImage = 512
 
-// Digest reduces a template to what is compared of it: [DigestOf], and a hash of the rest. It leaves a digest as it is.
+// Digest reduces a template to what is compared of it: [DigestOf], and a hash of the rest.
 func Digest(t *corev1.PodTemplateSpec) {
 	kept := corev1.PodTemplateSpec{Spec: DigestOf(&t.Spec)}
-	if hash := t.Annotations[AnnotationTemplate]; len(hash) == hashLength && len(t.Annotations) == 1 {
-		kept.Annotations = t.Annotations
-		if equality.Semantic.DeepEqual(kept, *t) {
-			return
-		}
-	}
-	rest := t.DeepCopy()
-	StripConfig(&rest.Spec)
-	kept.Annotations = map[string]string{AnnotationTemplate: Hash(rest)}
+	StripConfig(&t.Spec)
+	kept.Annotations = map[string]string{AnnotationTemplate: Hash(t)}
 	*t = kept
 }
 

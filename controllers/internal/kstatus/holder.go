@@ -59,7 +59,7 @@ const (
 // is not held either: the cache does not have all that belongs to it. It returns an error when the API server does.
 func (r *Reporter) Claim(ctx context.Context, o client.Object) (held bool, again time.Duration, err error) {
 	held, again, err = r.claim(ctx, o)
-	if held && o.GetDeletionTimestamp() == nil && r.Full != nil && r.Full(o.GetNamespace()) {
+	if held && o.GetDeletionTimestamp() == nil && !final(o) && r.Full != nil && r.Full(o.GetNamespace()) {
 		return false, fullAgain, r.reportFull(ctx, o, fmt.Sprintf(
 			"applies no change in namespace %s but of replicas and state, and pods that run continue, because the objects there with the label %s",
 			o.GetNamespace(), desired.LabelManagedBy+"="+desired.Manager))
@@ -109,10 +109,10 @@ func (r *Reporter) LeftOut(ctx context.Context, o client.Object) error {
 // reportFull writes the conditions of an object of a namespace that is full: what the operator does, because of which objects.
 func (r *Reporter) reportFull(ctx context.Context, o client.Object, does string) error {
 	before := o.DeepCopyObject().(client.Object)
-	_, conditions, main := statusOf(o)
-	if meta.IsStatusConditionTrue(*conditions, v1alpha1.CompleteCondition) || meta.IsStatusConditionTrue(*conditions, v1alpha1.FailedCondition) {
-		return nil // its end is final
+	if final(o) {
+		return nil
 	}
+	_, conditions, main := statusOf(o)
 	stalled := Condition(v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonNamespaceFull, fmt.Sprintf(
 		"The operator %s take more than their share of its memory. Delete those that no dispatcher needs, or raise the operator's memory limit.", does))
 	meta.RemoveStatusCondition(conditions, v1alpha1.ReconcilingCondition)
@@ -123,6 +123,12 @@ func (r *Reporter) reportFull(ctx context.Context, o client.Object, does string)
 	return r.Report(ctx, before, o, func() []Event {
 		return []Event{{corev1.EventTypeWarning, stalled.Reason, actionReconcile, stalled.Message}}
 	})
+}
+
+// final reports whether an object has come to its end, after which only its time to live counts.
+func final(o client.Object) bool {
+	_, conditions, _ := statusOf(o)
+	return meta.IsStatusConditionTrue(*conditions, v1alpha1.CompleteCondition) || meta.IsStatusConditionTrue(*conditions, v1alpha1.FailedCondition)
 }
 
 // Whole reads an object from the API server of which the cache has only a part. It returns an error when the API server does.

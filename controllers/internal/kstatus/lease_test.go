@@ -127,3 +127,18 @@ func TestConditionsAtRestAreLeftOut(t *testing.T) {
 	need.That(t, len(SetConditions(&current, 7, all)) == len(all), "Events need all")
 	need.That(t, len(current) == 2 && current[0].Reason == "B" && current[0].LastTransitionTime.Equal(&before) && current[0].ObservedGeneration == 7 && current[1].Reason == v1alpha1.ReasonOthersUnserved, "%+v", current)
 }
+
+// What has come to its end in a namespace that is full is held: its time to live counts there too.
+func TestWhatHasEndedIsHeldInAFullNamespace(t *testing.T) {
+	scheme := runtime.NewScheme()
+	need.OK(t, v1alpha1.AddToScheme(scheme))
+	for _, end := range []string{"", v1alpha1.CompleteCondition, v1alpha1.FailedCondition} {
+		o := &v1alpha1.DeadLetterReplay{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "replay"}}
+		o.Status.Conditions = []metav1.Condition{{Type: end, Status: metav1.ConditionTrue}}
+		cl := fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build()
+		r := &Reporter{Client: cl, Live: cl, Events: events.NewFakeRecorder(1), Full: func(string) bool { return true }}
+		need.OK(t, cl.Get(t.Context(), client.ObjectKeyFromObject(o), o))
+		held, _, err := r.Claim(t.Context(), o)
+		need.That(t, err == nil && held == (end != ""), "ended by %q: held %v, %v", end, held, err)
+	}
+}

@@ -181,7 +181,7 @@ func (s slimmer) deployment(d *appsv1.Deployment) {
 	for i := range status.Conditions {
 		status.Conditions[i].Message = problem.Clip(status.Conditions[i].Message, maxWords)
 	}
-	others := desired.Others(d.ManagedFields) + d.Annotations[desired.AnnotationOthers]
+	others := desired.Others(d.ManagedFields)
 	*d = appsv1.Deployment{ObjectMeta: s.meta(d.ObjectMeta), Spec: spec, Status: status}
 	if others != "" {
 		metav1.SetMetaDataAnnotation(&d.ObjectMeta, desired.AnnotationOthers, others)

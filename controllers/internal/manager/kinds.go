@@ -75,7 +75,7 @@ func (s *served) Get(ctx context.Context, key client.ObjectKey, o client.Object,
 	case *appsv1.Deployment, *corev1.ConfigMap:
 		if apierrors.IsNotFound(err) && s.shares.crowded(key.Namespace) {
 			if err = s.live.Get(ctx, key, o); err == nil {
-				_, err = s.shares.kindOf(o).transform(o)
+				s.shares.transform(o)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,15 +39,16 @@ var leftOut = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_objects_
 func init() { metrics.Registry.MustRegister(leftOut) }
 
 // shares bound what the objects of one namespace take of the cache, so that no tenant decides how much memory the manager
-// takes. A quarter of each share is for the operator's own kinds. What has no room is left out: the cache hears that it
+// takes. Three eighths of each share are for the operator's own kinds. What has no room is left out: the cache hears that it
 // was deleted, with its version, for which reads after a write wait.
 type shares struct {
-	most    int64 // bytes, of a namespace
-	options cache.Options
-	reports chan func(context.Context, *kstatus.Reporter) error
+	most       int64 // bytes, of a namespace
+	transforms map[reflect.Type]toolscache.TransformFunc
+	reports    chan func(context.Context, *kstatus.Reporter) error
 
 	mu    sync.Mutex
-	pools map[pool]*used
+	kinds []*kind
+	bytes map[pool]int64
 }
 
 // pool is the share of a namespace for the operator's own kinds, or for what has its label.
@@ -55,24 +57,40 @@ type pool struct {
 	own       bool
 }
 
-type used struct {
-	bytes int64
-	left  int // objects that are left out
-}
-
-// limit lets the cache keep of each namespace what its share has room for.
+// limit lets the cache keep of each namespace what its share has room for. It takes over the transforms: what is kept counts.
 func limit(o cache.Options, share int64) (cache.Options, *shares) {
-	s := &shares{most: share, options: o, reports: make(chan func(context.Context, *kstatus.Reporter) error, 4*reportedOf), pools: map[pool]*used{}}
+	s := &shares{most: share, transforms: map[reflect.Type]toolscache.TransformFunc{}, bytes: map[pool]int64{},
+		reports: make(chan func(context.Context, *kstatus.Reporter) error, 4*reportedOf)}
+	for object, options := range o.ByObject {
+		s.transforms[reflect.TypeOf(object)] = options.Transform
+		options.Transform = nil
+		o.ByObject[object] = options
+	}
 	o.NewInformer = s.informer
 	return o, s
+}
+
+// transform changes an object to what is kept of it.
+func (s *shares) transform(o client.Object) client.Object {
+	change := s.transforms[reflect.TypeOf(o)]
+	if change == nil {
+		return o
+	}
+	changed, err := change(o)
+	if err != nil {
+		return o
+	}
+	return changed.(client.Object)
 }
 
 // crowded reports whether objects with the operator's label are left out in a namespace.
 func (s *shares) crowded(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.pools[pool{namespace, false}]
-	return p != nil && p.left > 0
+	return slices.ContainsFunc(s.kinds, func(k *kind) bool {
+		in := k.spaces[namespace]
+		return in != nil && !k.own && (in.left > 0 || in.before)
+	})
 }
 
 // report writes the status of objects that are left out, one after the other, until ctx ends.
@@ -114,39 +132,36 @@ func (s *shares) informer(lw toolscache.ListerWatcher, o runtime.Object, resync 
 			if err != nil {
 				return nil, err
 			}
-			return k.follow(w, o), nil
+			return k.follow(w, o.ResourceVersion), nil
 		},
 	}, o, resync, indexers)
 }
 
-// kind has the objects of a kind that are in the cache. A watch ends after five to ten minutes: then those that were left out
-// are listed again, if there is room since.
+// kind has the objects of a kind that are in the cache of an informer. A watch ends after five to ten minutes: then those that
+// were left out are listed again, if there is room since.
 type kind struct {
 	*shares
-	name      string
-	own       bool
-	transform toolscache.TransformFunc
-	spaces    map[string]*space
-	lists     bool          // all is listed again
-	unheard   client.Object // left out of the list, which has no event of it
+	name    string
+	own     bool
+	spaces  map[string]*space
+	lists   bool          // all is listed again
+	unheard client.Object // left out of the list, which has no event of it
 }
 
 // space has what one namespace has of a kind.
 type space struct {
 	sizes  map[string]int64 // of what is kept, by name
-	left   int
-	before int   // that were left out before the list, and count until its end
-	full   int64 // most bytes of the pool when an object was left out
+	left   int              // that are left out
+	before bool             // some were left out before the list, which counts until its end
+	full   int64            // most bytes of the pool when an object was left out
 }
 
 func (s *shares) kindOf(o runtime.Object) *kind {
-	k := &kind{shares: s, name: reflect.TypeOf(o).Elem().Name(), transform: s.options.DefaultTransform, spaces: map[string]*space{}}
-	k.own = reflect.TypeOf(o).Elem().PkgPath() == reflect.TypeFor[v1alpha1.OutboxDispatcher]().PkgPath()
-	for object, options := range s.options.ByObject {
-		if reflect.TypeOf(object) == reflect.TypeOf(o) {
-			k.transform = options.Transform
-		}
-	}
+	is := reflect.TypeOf(o).Elem()
+	k := &kind{shares: s, name: is.Name(), own: is.PkgPath() == reflect.TypeFor[v1alpha1.OutboxDispatcher]().PkgPath(), spaces: map[string]*space{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kinds = append(s.kinds, k)
 	return k
 }
 
@@ -159,7 +174,7 @@ func (k *kind) begin() {
 		for name := range in.sizes {
 			k.drop(namespace, name)
 		}
-		in.before, in.left, in.full = in.before+in.left, 0, 0
+		in.before, in.left, in.full = in.before || in.left > 0, 0, 0
 	}
 }
 
@@ -169,10 +184,8 @@ func (k *kind) end() {
 	defer k.mu.Unlock()
 	k.lists = false
 	for namespace, in := range k.spaces {
-		k.pool(namespace).left -= in.before
-		in.before = 0
+		in.before = false
 		k.count(namespace, 0)
-		k.tidy(namespace)
 	}
 }
 
@@ -195,7 +208,7 @@ func (k *kind) room() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for namespace, in := range k.spaces {
-		if in.left > 0 && k.pool(namespace).bytes < in.full {
+		if in.left > 0 && k.bytes[pool{namespace, k.own}] < in.full {
 			return true
 		}
 	}
@@ -220,19 +233,52 @@ func (k *kind) list(list runtime.Object) error {
 	return meta.SetList(list, kept)
 }
 
+// follow passes on what [kind.event] makes of the events of a watch. Right after a list it adds one with the list's version.
+func (k *kind) follow(from watch.Interface, version string) watch.Interface {
+	events := make(chan watch.Event)
+	to := watch.NewProxyWatcher(events)
+	send := func(e watch.Event) bool {
+		select {
+		case events <- e:
+			return true
+		case <-to.StopChan(): // nothing reads it
+			return false
+		}
+	}
+	hear := func(version string) bool {
+		e, ok := k.listed(version)
+		return !ok || send(e)
+	}
+	go func() {
+		<-to.StopChan()
+		from.Stop()
+	}()
+	go func() {
+		defer close(events)
+		defer to.Stop()
+		if !hear(version) {
+			return
+		}
+		for e := range from.ResultChan() {
+			if e = k.event(e); !send(e) || e.Type == watch.Bookmark && !hear(e.Object.(client.Object).GetResourceVersion()) {
+				return
+			}
+		}
+	}()
+	return to
+}
+
 // event makes of an event that an object without room is there one that it is gone.
 func (k *kind) event(e watch.Event) watch.Event {
 	o, ok := e.Object.(client.Object)
-	if ok && e.Type == watch.Bookmark && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-		k.end()
-	}
 	if !ok || e.Type == watch.Bookmark {
+		if ok && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+			k.end()
+		}
 		return e
 	}
-	if changed, err := k.transform(o); err == nil {
-		o = changed.(client.Object)
-		e.Object = o
-	}
+	o = k.transform(o)
+	e.Object = o
 	if e.Type == watch.Deleted {
 		k.forget(o.GetNamespace(), o.GetName())
 	} else if !k.keep(o, e.Type == watch.Added) {
@@ -243,9 +289,9 @@ func (k *kind) event(e watch.Event) watch.Event {
 
 // keep reports whether there is room for an object, and counts it.
 func (k *kind) keep(o client.Object, added bool) bool {
-	size, namespace, name, most := objectBytes+bytesOf(reflect.ValueOf(o)), o.GetNamespace(), o.GetName(), k.most/4*3
+	size, namespace, name, most := objectBytes+bytesOf(reflect.ValueOf(o)), o.GetNamespace(), o.GetName(), k.most/8*5
 	if k.own {
-		size, most = max(size, ownBytes), k.most/4
+		size, most = max(size, ownBytes), k.most/8*3
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -254,42 +300,39 @@ func (k *kind) keep(o client.Object, added bool) bool {
 		in = &space{sizes: map[string]int64{}}
 		k.spaces[namespace] = in
 	}
-	p := k.pool(namespace)
-	before, had := p.bytes, k.drop(namespace, name)
-	if p.bytes+size > most {
-		if in.full = max(in.full, before); had || added {
-			k.count(namespace, 1)
+	p := pool{namespace, k.own}
+	before, had := k.bytes[p], k.drop(namespace, name)
+	if k.bytes[p]+size <= most {
+		in.sizes[name] = size
+		k.bytes[p] += size
+		if !had && !added {
+			k.count(namespace, -1)
 		}
-		if k.lists {
-			k.unheard = o
-		}
-		if k.own && in.left <= reportedOf {
-			left := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object) // o is the informer's
-			left.SetNamespace(namespace)
-			left.SetName(name)
-			select {
-			case k.reports <- func(ctx context.Context, r *kstatus.Reporter) error { return k.reportLeftOut(ctx, r, left) }:
-			default: // the metric says it
-			}
-		}
-		return false
+		return true
 	}
-	if !had && !added {
-		k.count(namespace, -1)
+	if in.full = max(in.full, before); had || added {
+		k.count(namespace, 1)
 	}
-	in.sizes[name] = size
-	p.bytes += size
-	return true
+	if k.lists {
+		k.unheard = o
+	}
+	if k.own && in.left <= reportedOf {
+		left := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object) // o is the informer's
+		left.SetNamespace(namespace)
+		left.SetName(name)
+		select {
+		case k.reports <- func(ctx context.Context, r *kstatus.Reporter) error { return k.reportLeftOut(ctx, r, left) }:
+		default: // the metric says it
+		}
+	}
+	return false
 }
 
 // reportLeftOut writes the status of an object that is left out, if it still is.
 func (k *kind) reportLeftOut(ctx context.Context, r *kstatus.Reporter, o client.Object) error {
 	k.mu.Lock()
 	in := k.spaces[o.GetNamespace()]
-	over := in == nil || in.left == 0
-	if !over {
-		_, over = in.sizes[o.GetName()]
-	}
+	over := in == nil || in.left == 0 || in.sizes[o.GetName()] > 0
 	k.mu.Unlock()
 	if over {
 		return nil
@@ -301,54 +344,39 @@ func (k *kind) reportLeftOut(ctx context.Context, r *kstatus.Reporter, o client.
 func (k *kind) forget(namespace, name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.drop(namespace, name) {
-		k.count(namespace, -1)
+	gone := -1
+	if k.drop(namespace, name) {
+		gone = 0
 	}
-	k.tidy(namespace)
-}
-
-// tidy forgets a namespace without objects.
-func (k *kind) tidy(namespace string) {
-	if in := k.spaces[namespace]; in != nil && in.left+in.before+len(in.sizes) == 0 {
-		delete(k.spaces, namespace)
-	}
-	if p := k.pool(namespace); p.bytes == 0 && p.left == 0 {
-		delete(k.pools, pool{namespace, k.own})
-	}
-}
-
-func (k *kind) pool(namespace string) *used {
-	p := k.pools[pool{namespace, k.own}]
-	if p == nil {
-		p = &used{}
-		k.pools[pool{namespace, k.own}] = p
-	}
-	return p
+	k.count(namespace, gone)
 }
 
 // drop reports whether the object was kept.
 func (k *kind) drop(namespace, name string) bool {
-	in := k.spaces[namespace]
+	in, p := k.spaces[namespace], pool{namespace, k.own}
 	if in == nil {
 		return false
 	}
 	size, had := in.sizes[name]
-	k.pool(namespace).bytes -= size
 	delete(in.sizes, name)
+	if k.bytes[p] -= size; k.bytes[p] == 0 {
+		delete(k.bytes, p)
+	}
 	return had
 }
 
-// count adds to the number of objects that are left out.
+// count adds to the number of objects that are left out. It forgets a namespace without objects.
 func (k *kind) count(namespace string, n int) {
 	in := k.spaces[namespace]
-	if in == nil || in.left+n < 0 {
+	if in == nil {
 		return
 	}
-	in.left += n
-	k.pool(namespace).left += n
-	if in.left == 0 {
-		leftOut.DeleteLabelValues(namespace, k.name)
+	if in.left = max(0, in.left+n); in.left > 0 {
+		leftOut.WithLabelValues(namespace, k.name).Set(float64(in.left))
 		return
 	}
-	leftOut.WithLabelValues(namespace, k.name).Set(float64(in.left))
+	leftOut.DeleteLabelValues(namespace, k.name)
+	if len(in.sizes) == 0 && !in.before {
+		delete(k.spaces, namespace)
+	}
 }

@@ -67,7 +67,7 @@ func least(s status.Status) status.Status {
 	link := func(l status.Link) status.Link {
 		return status.Link{State: l.State, Reason: l.Reason, Stopped: l.Stopped}
 	}
-	slim := status.Status{Name: s.Name, Namespace: s.Namespace, Version: s.Version, State: s.State, Source: link(s.Source), Sink: link(s.Sink),
+	slim := status.Status{Name: s.Name, Namespace: s.Namespace, Version: s.Version, State: s.State, LimitedBy: s.LimitedBy, Source: link(s.Source), Sink: link(s.Sink),
 		Schema: status.Schema{State: s.Schema.State, Version: s.Schema.Version}, AllTopicsPaused: s.AllTopicsPaused}
 	if b := s.Backlog; b != nil {
 		slim.Backlog = &status.Backlog{Counts: b.Counts, BlockedKeys: b.BlockedKeys, ObservedAt: b.ObservedAt}

@@ -436,7 +436,7 @@ func TestStatusesOfAllPodsAreBounded(t *testing.T) {
 		s.Observer.most = 1 << 20
 		long := strings.Repeat("x", 50<<10)
 		says := func(message string) func() (*status.Status, error) {
-			return well(func(s *status.Status) { s.Source.Message, s.Source.Reason = message, "AuthenticationFailed" })
+			return well(func(s *status.Status) { s.Source.Message, s.Source.Reason, s.LimitedBy = message, "AuthenticationFailed", "Database" })
 		}
 		looks := func(key types.NamespacedName, of []corev1.Pod) []status.Status {
 			s.Observe(key, "shop/orders", of)
@@ -455,7 +455,7 @@ func TestStatusesOfAllPodsAreBounded(t *testing.T) {
 			key := types.NamespacedName{Namespace: "eve", Name: fmt.Sprint(i)}
 			flood = append(flood, key)
 			for _, kept := range looks(key, pods(names...)) {
-				need.That(t, kept.Source.Reason == "AuthenticationFailed" && kept.Backlog.Pending == 1000, "kept %+v", kept)
+				need.That(t, kept.Source.Reason == "AuthenticationFailed" && kept.LimitedBy == "Database" && kept.Backlog.Pending == 1000, "kept %+v", kept)
 			}
 		}
 		need.That(t, s.size <= s.Observer.most && s.size > s.Observer.most-len(long)-1<<10, "%d bytes are kept, and %d are the most", s.size, s.Observer.most)
