@@ -66,7 +66,7 @@ func TestFingerprintIsOfTopicReasonAndCause(t *testing.T) {
 // Every reason and every class has a sentence of what to do. Classes other than the constants are sinks.
 // REQUIREMENT: STORAGE-19
 func TestEveryReasonHasItsRecovery(t *testing.T) {
-	reasons, classes := constants(t, "errors.go", "Reason"), append(constants(t, "cause.go", "Class"), "http", "")
+	reasons, classes := constants(t, "errors.go", "Reason"), append(constants(t, "errors.go", "Class"), "http", "")
 	if len(reasons) != 5 || len(classes) != 10 {
 		t.Fatalf("reasons %q, classes %q", reasons, classes)
 	}

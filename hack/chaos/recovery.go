@@ -177,3 +177,115 @@ func (h *history) running(at time.Time) int {
 	}
 	return n
 }
+
+// wanted is how long 99 of a hundred events wait at most that no fault hits. A busy machine takes longer, so only that of
+// settleWithin is a violation.
+const wanted = 5 * time.Second
+
+// checkWaits finds how long the events waited that no fault hit, from their commit: those of other topics, tenants and rows
+// than the fault's among them (CONTRACT, "Whose fault it is").
+func (l *ledger) checkWaits(h *history) {
+	refused := map[string][]injected{} // events that their keys wait for
+	for _, e := range h.events {
+		if m, ok := e.first(claim); ok && h.ordered && e.count(nack) > 0 {
+			refused[e.line()] = append(refused[e.line()], injected{kind: kill, start: m.at, end: e.over()})
+		}
+	}
+	l.waits = map[string][]time.Duration{}
+	for _, e := range h.events {
+		hit := func(f injected) bool { return h.hits(f, e) }
+		busiest := h.ordered && e.key == "customer-0" // one after the other is all that it may have
+		if busiest || e.eventType != placedType || len(e.moves) == 0 || e.moves[0].to.waits || e.committedAt.IsZero() || e.arrived().IsZero() ||
+			slices.ContainsFunc(h.faults, hit) || slices.ContainsFunc(refused[e.line()], hit) {
+			continue
+		}
+		l.waits[e.topic] = append(l.waits[e.topic], max(0, e.arrived().Sub(e.committedAt)))
+	}
+	for topic, all := range l.waits {
+		slices.Sort(all)
+		if p99 := all[len(all)*99/100]; p99 > settleWithin {
+			l.violate(heldUp, nil, "one event of topic %q in a hundred waited for %s", topic, p99)
+		}
+	}
+}
+
+// hits reports whether a fault was near when an event was committed, and is not another topic's, tenant's or row's. A
+// backlog takes up to twice as long as the outage before it.
+func (h *history) hits(f injected, e *event) bool {
+	over := f.end.Add(h.bound + 2*f.end.Sub(f.start))
+	switch {
+	case e.committedAt.Before(f.start.Add(-wanted)) || e.committedAt.After(over), f.kind == slow, f.kind == stop:
+		return false
+	case f.kind == partly:
+		return e.tenant == throttled
+	case f.kind == refuse && f.topic != "":
+		return f.topic == e.topic
+	case f.kind == veto || f.kind == unclaimed: // their keys
+		return h.ordered && len(e.key) == len("customer-0") && e.key < "customer-5"
+	}
+	return slices.Contains(foreground, f.kind) || f.kind == stall || f.kind == nap
+}
+
+// verb is what made a transition, as far as the row reports.
+type verb string
+
+const (
+	insert   verb = "insert"
+	claim    verb = "claim"
+	reclaim  verb = "claim again"
+	ack      verb = "ack"
+	nack     verb = "nack"
+	release  verb = "release"
+	postpone verb = "postpone" // a release that waits
+	toDead   verb = "dead"
+	replay   verb = "replay"
+	withdraw verb = "withdraw"
+	illegal  verb = "illegal"
+)
+
+// verbOf names a transition of a row by the state machine of package dispatcher; illegal is one that it
+// does not have. Nothing here extends a lease or counts a suspect (the witness leaves that out), or removes a row that was delivered. That a claim's
+// lease number is a new one is a rule of its own: see ledger.
+func verbOf(from, to state) verb {
+	gain := to.attempts - from.attempts
+	free := to.worker == state{}.worker && to.until.IsZero()
+	same := to.lease == from.lease
+	switch [2]string{from.status, to.status} {
+	case [2]string{"", "pending"}:
+		return legal(insert, to.attempts == 0 && to.lease == 0 && free)
+	case [2]string{"pending", "processing"}:
+		return legal(claim, gain == 1 && !free)
+	case [2]string{"processing", "processing"}:
+		return legal(reclaim, gain == 0 && !free)
+	case [2]string{"processing", "delivered"}:
+		return legal(ack, gain == 0 && same && free)
+	case [2]string{"processing", ""}: // delete at ack
+		return ack
+	case [2]string{"processing", "pending"}:
+		if gain == 0 {
+			return legal(nack, same && free)
+		}
+		back := release
+		if to.waits {
+			back = postpone
+		}
+		return legal(back, gain == -1 && same && free)
+	case [2]string{"processing", "dead"}, [2]string{"pending", "dead"}:
+		return legal(toDead, gain == 0 && same && free)
+	case [2]string{"pending", "withdrawn"}:
+		return legal(withdraw, to.attempts == 0 && to.lease == 0 && gain == 0 && same && free)
+	case [2]string{"withdrawn", ""}: // by retention, where delivered rows are not kept
+		return withdraw
+	case [2]string{"dead", "pending"}:
+		return legal(replay, to.attempts == 0 && same && free)
+	default:
+		return illegal
+	}
+}
+
+func legal(v verb, guard bool) verb {
+	if guard {
+		return v
+	}
+	return illegal
+}

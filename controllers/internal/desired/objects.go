@@ -1,13 +1,17 @@
 package desired
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
 	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -140,4 +144,68 @@ func PodDisruptionBudget(obd *v1alpha1.OutboxDispatcher) *policyv1ac.PodDisrupti
 			WithMaxUnavailable(intstr.FromInt32(1)).
 			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow).
 			WithSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(obd, ComponentDispatcher))))
+}
+
+// maxSpec bounds the JSON of the parts of a spec that may be large. The operator renders them.
+const maxSpec = 256 << 10
+
+// AnnotationPart is on an object in the cache of whose spec only a part is there.
+const AnnotationPart = "outbox.dev/part"
+
+// SpecTooLarge is the sentence about a spec that is too large, empty for another.
+func SpecTooLarge(obd *v1alpha1.OutboxDispatcher) string {
+	text, err := json.Marshal([]any{obd.Spec.Sink.Routes, obd.Spec.Message})
+	if err != nil {
+		panic(fmt.Sprintf("size of a spec: %v", err)) // plain data only
+	}
+	if len(text) <= maxSpec {
+		return ""
+	}
+	return fmt.Sprintf("spec.sink.routes and spec.message have %d bytes of JSON, and %d are the most; put schemas into ConfigMaps, and make several dispatchers of one.", len(text), maxSpec)
+}
+
+// shortTopic is how long the short form of a topic is at most.
+const shortTopic = 64
+
+// ShortTopic is a topic in the cache, of a spec of which only a part is there: its beginning and a hash, where it is long.
+func ShortTopic(topic string) string {
+	if len(topic) <= shortTopic {
+		return topic
+	}
+	return strings.ToValidUTF8(topic[:shortTopic-1-hashLength], "") + "#" + Hash(topic)
+}
+
+const (
+	// OperatorName is the app.kubernetes.io/name of the operator's own pods.
+	OperatorName = "outbox-operator"
+	// LabelMetrics on a namespace or a pod, with the value MetricsEnabled, lets it reach the metrics.
+	LabelMetrics = "metrics"
+	// MetricsEnabled is the value of LabelMetrics.
+	MetricsEnabled = "enabled"
+)
+
+// NetworkPolicy lets into the dispatcher pods who has to: the operator's pods in its namespace, and those who
+// gather metrics. The kubelet is let in by itself. Egress is left alone.
+func NetworkPolicy(obd *v1alpha1.OutboxDispatcher, operatorNamespace string) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	return networkPolicy(obd, ComponentDispatcher, Name(obd), operatorNamespace)
+}
+
+// networkPolicy is for the pods of a component.
+func networkPolicy(o Owner, component, name, operatorNamespace string) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	labelled := func(key, value string) *metav1ac.LabelSelectorApplyConfiguration {
+		return metav1ac.LabelSelector().WithMatchLabels(map[string]string{key: value})
+	}
+	peer := networkingv1ac.NetworkPolicyPeer
+	return networkingv1ac.NetworkPolicy(name, o.GetNamespace()).
+		WithLabels(Labels(o, component)).
+		WithOwnerReferences(owner(o)).
+		WithSpec(networkingv1ac.NetworkPolicySpec().
+			WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(Selector(o, component))).
+			WithPolicyTypes(networkingv1.PolicyTypeIngress).
+			WithIngress(networkingv1ac.NetworkPolicyIngressRule().
+				WithPorts(networkingv1ac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromInt32(Port))).
+				WithFrom(
+					peer().WithNamespaceSelector(labelled(corev1.LabelMetadataName, operatorNamespace)).WithPodSelector(labelled("app.kubernetes.io/name", OperatorName)),
+					peer().WithNamespaceSelector(labelled(LabelMetrics, MetricsEnabled)),
+					peer().WithPodSelector(labelled(LabelMetrics, MetricsEnabled)))))
 }
