@@ -8,7 +8,8 @@
 #   tools     what only developers run, where its folder differs from main
 #   cluster   the main job, a stop and an upgrade on a real cluster
 #   e2e       all specs on a real cluster, or those that LABELS picks
-#   all       everything, without Go's cache: all majors of PostgreSQL, all specs, all tools
+#   modules   what has a go.mod of its own, without Go's cache
+#   all       everything, without Go's cache: all majors of PostgreSQL, all specs, all tools, in two lanes side by side
 #
 # Each part runs, also after another one failed. The end lists what failed, with the commands that run it alone. With
 # CI=true, what a test needs and cannot have is a failure; without it, the tests that need it are skipped.
@@ -29,7 +30,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 log=$(mktemp)
 times='' failed=''
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log"*' EXIT
 
 # step WHAT COMMAND...: runs a step, and keeps how long it took and what failed.
 step() {
@@ -197,7 +198,12 @@ control() {
 
 tools() { step "Tools that changed" changed_tools; }
 
+# everything runs two lanes side by side, since each waits half of its time: the specs and the modules, whose output comes
+# at their end, beside all else.
 everything() {
+  local beside=$log.beside lane
+  LABELS='' hack/test.sh e2e modules >"$beside" 2>&1 &
+  lane=$!
   count=-count=1
   step "The data plane with the race detector, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $parallel -short ./dispatcher/... ./migrations/...
   simulations
@@ -206,19 +212,32 @@ everything() {
     step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $parallel -short "${database[@]}"
     step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
   done
+  step "All specs on a real cluster, and the modules, which ran beside" ended $lane "$beside"
+}
+
+# ended PID FILE: waits for the lane, and shows what it printed.
+ended() {
+  local code=0
+  wait "$1" || code=$?
+  cat "$2"
+  return $code
+}
+
+modules() {
+  local dir
+  count=-count=1
   for dir in hack/{gitops,bench} dispatcher/client; do step "$dir" in_module $dir; done
-  step "All specs on a real cluster" cluster ''
 }
 
 steady_times
 [ $# -gt 0 ] || set -- data control tools cluster
 for part in "$@"; do
   case $part in
-    data | control | tools) $part ;;
+    data | control | tools | modules) $part ;;
     cluster) UPGRADE_DISPATCHERS=${UPGRADE_DISPATCHERS:-6} step "The main job, a stop and an upgrade on a real cluster" cluster gate ;;
     e2e) step "Specs on a real cluster" cluster "${LABELS-}" ;;
     all) everything ;;
-    *) echo "usage: $0 [data|control|tools|cluster|e2e|all]..." >&2; exit 2 ;;
+    *) echo "usage: $0 [data|control|tools|cluster|e2e|modules|all]..." >&2; exit 2 ;;
   esac
 done
 say "What took how long:"$'\n'"$times"
