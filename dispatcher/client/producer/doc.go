@@ -45,6 +45,8 @@
 //
 // # Retries of one event
 //
+// Event.Expires and Event.ExpiresAt end the time in which an event is worth sending (CONTRACT C-18).
+//
 // Event.MaxAttempts and Event.Retry take the place of the dispatcher's maxAttempts and backoff.
 //
 // # Other languages

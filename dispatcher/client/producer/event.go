@@ -49,6 +49,11 @@ type Event struct {
 	Headers map[string]string
 	// Delay holds the event back, from the database's now (CONTRACT C-14). Defaults to 0.
 	Delay time.Duration
+	// Expires is for how long the event is worth sending, from when it is due: a dispatcher that claims it later makes it
+	// expired, and never sends it (CONTRACT C-18). 0 means the dispatcher's expireAfter.
+	Expires time.Duration
+	// ExpiresAt says the same by a time, up to the year 9999. The zero time means that Expires holds.
+	ExpiresAt time.Time
 	// MaxAttempts is the retry budget of this event, 1 to 1000. 0 means the dispatcher's.
 	MaxAttempts int
 	// Retry is the backoff of this event. nil means the dispatcher's.

@@ -93,6 +93,12 @@ func (e *Event) checkRetry() error {
 	if e.MaxAttempts < 0 || e.MaxAttempts > 1000 {
 		return invalid("MaxAttempts", "is %d; choose 1 to 1000, or 0 for the dispatcher's", e.MaxAttempts)
 	}
+	if e.Expires < 0 || e.Expires > 0 && !e.ExpiresAt.IsZero() {
+		return invalid("Expires", "is negative, or set with ExpiresAt (%s, %s); set one of them, or none", e.Expires, e.ExpiresAt)
+	}
+	if year := e.ExpiresAt.UTC().Year(); year > 9999 {
+		return invalid("ExpiresAt", "is of the year %d; choose one up to 9999", year)
+	}
 	r := e.Retry
 	if r == nil {
 		return nil
@@ -125,12 +131,20 @@ func (e *Event) checkRetry() error {
 
 // options are the last argument of the SQL functions, nil for none.
 func (e *Event) options() *string {
-	if e.MaxAttempts == 0 && e.Retry == nil && !e.AggregateSequence {
+	if e.MaxAttempts == 0 && e.Retry == nil && !e.AggregateSequence && e.Expires == 0 && e.ExpiresAt.IsZero() {
 		return nil
+	}
+	expires := ""
+	switch {
+	case e.Expires > 0:
+		expires = fmt.Sprintf("%dms", max(1, e.Expires.Milliseconds()))
+	case !e.ExpiresAt.IsZero():
+		expires = e.ExpiresAt.UTC().Format(time.RFC3339Nano)
 	}
 	return text(compact(struct {
 		MaxAttempts       int    `json:"maxAttempts,omitempty"`
 		Retry             *Retry `json:"retry,omitempty"`
 		AggregateSequence bool   `json:"aggregateSequence,omitempty"`
-	}{e.MaxAttempts, e.Retry, e.AggregateSequence}))
+		Expires           string `json:"expires,omitempty"`
+	}{e.MaxAttempts, e.Retry, e.AggregateSequence, expires}))
 }

@@ -130,6 +130,8 @@ func TestInvalidEventsAreRefusedBeforeTheyAreSent(t *testing.T) {
 		"many attempts":         {func(e *producer.Event) { e.MaxAttempts = 1001 }, "MaxAttempts is 1001"},
 		"no such strategy":      {func(e *producer.Event) { e.Retry = &producer.Retry{Strategy: "Never"} }, `Retry has the unknown strategy "Never"`},
 		"negative delay":        {func(e *producer.Event) { e.Delay = -time.Second }, "Delay is negative (-1s)"},
+		"negative expiry":       {func(e *producer.Event) { e.Expires = -time.Second }, "Expires is negative, or set with ExpiresAt (-1s"},
+		"expires twice":         {func(e *producer.Event) { e.Expires, e.ExpiresAt = 1, time.Now() }, "Expires is negative, or set with ExpiresAt (1ns"},
 		"no payload":            {payload(nil), "Payload is missing"},
 		"no JSON value":         {payload(make(chan int)), "Payload of type chan int cannot be written as JSON"},
 		"not JSON":              {text(`{"a": secret}`), "Payload is not JSON, at byte 7"},

@@ -292,19 +292,22 @@ func TestRowSettingsReachTheirColumns(t *testing.T) {
 			id := uuid.New()
 			receipts, err := tx.enqueue(event(nil), event(func(e *producer.Event) {
 				e.MaxAttempts, e.Retry, e.ID = 1000, &retry, id
-				e.AggregateID, e.TenantID, e.Delay, e.LockKey = `"quoted\",{}`, uuid.New(), time.Second, true
-			}), event(func(e *producer.Event) { e.Retry = &producer.Retry{} }))
+				e.AggregateID, e.TenantID, e.Delay, e.LockKey, e.Expires = `"quoted\",{}`, uuid.New(), time.Second, true, 90*time.Minute
+			}), event(func(e *producer.Event) {
+				e.Retry, e.ExpiresAt = &producer.Retry{}, time.Date(2030, 1, 31, 18, 0, 0, 5e8, time.FixedZone("", 7200))
+			}))
 			check(t, err)
 			check(t, tx.commit())
 			need.Want(t, id, "the id is %s, want the one that was given, %s", receipts[1].ID)
-			rows, err := pgtest.Pool(t, dsn).Query(t.Context(), `select concat_ws(' ', max_attempts, aggregate_id, next_attempt_at - created_at, retry) from outbox.outbox_events order by seq`)
+			rows, err := pgtest.Pool(t, dsn).Query(t.Context(), `select concat_ws(' ', max_attempts, aggregate_id, next_attempt_at - created_at, retry,
+				case when expires_at > '2030-01-01' then expires_at - '2030-01-31T16:00:00Z' else expires_at - created_at end) from outbox.outbox_events order by seq`)
 			check(t, err)
 			got, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			check(t, err)
-			want := []string{`00:00:00`, `1000 "quoted\",{} 00:00:01 {"max": "1h30m0s", "base": "1.5s", "strategy": "Multiplier", "multiplier": "1.5", "jitterPercent": 0}`, `00:00:00 {}`}
+			want := []string{`00:00:00`, `1000 "quoted\",{} 00:00:01 {"max": "1h30m0s", "base": "1.5s", "strategy": "Multiplier", "multiplier": "1.5", "jitterPercent": 0} 01:30:01`, `00:00:00 {} 00:00:00.5`}
 			need.That(t, fmt.Sprint(got) == fmt.Sprint(want), "the rows are\n%q\nwant\n%q", got, want)
 			var back producer.Retry
-			check(t, json.Unmarshal([]byte(want[1][strings.Index(want[1], `{"max`):]), &back))
+			check(t, json.Unmarshal([]byte(want[1][strings.Index(want[1], `{"max`):strings.LastIndex(want[1], " ")]), &back))
 			need.That(t, back.JitterPercent != nil && *back.JitterPercent == 0 && back.Base == retry.Base && back.Max == retry.Max && back.Multiplier == "1.5" && back.Strategy == retry.Strategy,
 				"read back: %+v, want %+v", back, retry)
 		})

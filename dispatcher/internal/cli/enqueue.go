@@ -38,6 +38,7 @@ type line struct {
 	DedupeKey     string            `json:"dedupe_key"`
 	Headers       map[string]string `json:"headers"`
 	Delay         spec.Duration     `json:"delay"`
+	Expires       string            `json:"expires"`
 	Numbered      bool              `json:"aggregate_sequence"`
 	MaxAttempts   int               `json:"max_attempts"`
 	Retry         *producer.Retry   `json:"retry"`
@@ -50,6 +51,11 @@ func (l line) event(namespace string) (e producer.Event, err error) {
 		EventType: l.EventType, AggregateType: l.AggregateType, AggregateID: l.AggregateID,
 		PartitionKey: l.PartitionKey, LockKey: l.LockKey, DedupeKey: l.DedupeKey, Headers: l.Headers, Delay: l.Delay.D(),
 		AggregateSequence: l.Numbered, MaxAttempts: l.MaxAttempts, Retry: l.Retry,
+	}
+	if e.ExpiresAt, err = time.Parse(time.RFC3339, l.Expires); err != nil && l.Expires != "" {
+		if e.Expires, err = time.ParseDuration(l.Expires); err != nil || e.Expires <= 0 {
+			return e, fmt.Errorf("expires %q is neither a duration nor a time; write it such as 36h or 2030-01-31T18:00:00Z", l.Expires)
+		}
 	}
 	if e.Namespace == "" {
 		e.Namespace = namespace
@@ -77,10 +83,10 @@ func enqueueCommand() *cobra.Command {
 		Short: "Enqueue an event, or those on standard input",
 		Long: `Enqueue the event of the flags, or with no --topic those on standard input: JSON objects, one a line, with the
 fields namespace, topic, payload, event_type, aggregate_type, aggregate_id, partition_key, lock_key,
-aggregate_sequence, tenant_id, dedupe_key, headers, delay, max_attempts, retry and id. Everything is enqueued in one
-transaction, or nothing. retry is a backoff, such as {"strategy": "Linear", "base": "10s"}. For each event it prints
-the id, and whether it was enqueued or was there already. The namespace defaults to the file's. The login needs what
-"dispatcher migrate grants --for producer" prints.`,
+aggregate_sequence, tenant_id, dedupe_key, headers, delay, expires, max_attempts, retry and id. Everything is
+enqueued in one transaction, or nothing. retry is a backoff, such as {"strategy": "Linear", "base": "10s"}. For each
+event it prints the id, and whether it was enqueued or was there already. The namespace defaults to the file's. The
+login needs what "dispatcher migrate grants --for producer" prints.`,
 		RunE: work(func(cmd *cobra.Command) error {
 			next := linesOf(cmd.InOrStdin())
 			topic, has := cmd.Flags().Changed("topic"), cmd.Flags().Changed("payload")
@@ -115,6 +121,7 @@ the id, and whether it was enqueued or was there already. The namespace defaults
 	flags.StringToStringVar(&one.Headers, "header", nil, "a header, as name=value; may be repeated")
 	flags.Lookup("header").DefValue = "" // of an empty map, pflag shows []
 	flags.IntVar(&one.MaxAttempts, "max-attempts", 0, "the retry budget of this event, 1 to 1000 (default: the dispatcher's)")
+	flags.StringVar(&one.Expires, "expires", "", "the event is not sent after this duration since it was due, or this time, such as 36h (default: the dispatcher's)")
 	flags.StringVar(&one.ID, "id", "", "the event's id, a UUID: one that is there already is not enqueued again (default: a new one)")
 	flags.DurationVar(&delay, "delay", 0, "how long to hold the event back, such as 10m")
 	return cmd
