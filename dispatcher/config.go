@@ -128,6 +128,8 @@ type Observer interface {
 	Failed(e *Event, err error, took, delay time.Duration)
 	// DeadLettered: a row became dead.
 	DeadLettered(d DeadEvent)
+	// Expired: the time of n rows of the topic was over at their claim (CONTRACT C-18).
+	Expired(topic string, n int)
 	// LeaseLost: n write-backs were refused because another worker holds the row.
 	LeaseLost(n int)
 	// Refused: the database refused the outcomes of n rows, or took too long over them until their leases were over. They are

@@ -82,12 +82,14 @@
 //	                                 Nack with no attempt left or a permanent error;
 //	                                 lease expired after the delivery was begun too often
 //
-// This is all of it; any other call changes nothing. Tests explore every state that this table
+// This is all of it; any other call changes nothing, and of two lines for a call the first holds. Tests explore every state that this table
 // can reach, and compare the store with each line of it (package internal/model).
 //
 //	from        verb     guard                   to          attempts  lease
+//	pending     claim    due, time over          expired     same      same
 //	pending     claim    due, attempts < max     processing  +1        new
 //	pending     claim    due, attempts = max     dead        same      same
+//	processing  claim    lease over, time over   expired     same      same
 //	processing  claim    lease over, begun < 4   processing  same      new
 //	processing  claim    lease over, begun = 4   dead        same      same
 //	processing  begin    own lease               processing  same      same
@@ -106,7 +108,7 @@
 //
 // A lease stays its worker's own until another claim, also when it is over. attempts is the retry budget
 // that is used up, and max is the row's own, else the dispatcher's. A nack spends the attempt. A release
-// gives it back: the delivery never began, or its failure is the destination's. Nothing leaves delivered
-// or withdrawn. A withdrawal is a producer's, in its own transaction: of an event that no worker has claimed, for all that the database knows.
+// gives it back: the delivery never began, or its failure is the destination's. Nothing leaves delivered,
+// withdrawn or expired: the time of an event was over when it was to be claimed. A withdrawal is a producer's, in its own transaction: of an event that no worker has claimed, for all that the database knows.
 // A claim with order per key takes a row only together with every earlier live row of its key.
 package dispatcher

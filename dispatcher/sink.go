@@ -138,6 +138,8 @@ type Event struct {
 	CreatedAt time.Time
 	// ClaimedAt is the database's time of the claim. The engine sets it.
 	ClaimedAt time.Time
+	// Expires is from when the event is not sent any more: its own time, else the dispatcher's (CONTRACT C-18). Zero for never.
+	Expires time.Time
 	// Attempt is the part of the retry budget that is used up, this delivery included: from 1. An attempt
 	// that was given back is counted again, and a replay begins at 1.
 	Attempt int

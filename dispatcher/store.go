@@ -19,7 +19,7 @@ type Store interface {
 	// processing with an expired lease, which spends no attempt (CONTRACT C-20, C-21). Each topic's rows
 	// come in order of (next_attempt_at, id). Rows found with no attempt left become dead on the
 	// way and are returned in Claimed.Dead (CONTRACT C-22). There may be more rows due than a claim
-	// returns, but one without rows means that none is. Only where it takes long to know can rows that
+	// returns, but one without rows, expired ones among them, means that none is. Only where it takes long to know can rows that
 	// became due late (an expired lease, a late commit, a release) be missed, for some seconds: when very
 	// many rows are gone that vacuum may not remove yet or, with Keys, wait for others of their keys.
 	// Rows that another worker is claiming at this moment are not seen; with Keys neither are, for a
@@ -131,6 +131,9 @@ type Claimed struct {
 	Unreadable []Unreadable
 	// Dead are rows that had no attempt left and became dead.
 	Dead []DeadEvent
+	// Expired are rows whose time was over, and became expired. Of these a claim makes no more than of others: one without
+	// Events may have left more (CONTRACT C-18).
+	Expired []*Event
 	// KeysWaiting are topics with due rows that wait for earlier ones of their keys, with ClaimRequest.Keys:
 	// claim again when rows that this worker holds have been written back.
 	KeysWaiting []string

@@ -82,6 +82,13 @@ type Delivery struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxAttempts int32 `json:"maxAttempts,omitempty"`
 
+	// expireAfter is how long an event is worth sending, from when it is due first,
+	// unless its producer has given it a time. An event that is claimed later becomes
+	// expired, and is not sent. From 1s to 8760h. When not set: for ever.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="expireAfter must be a duration from 1s to 8760h, such as 36h"
+	ExpireAfter Duration `json:"expireAfter,omitzero"`
+
 	// backoff says how long a row waits after a failed delivery.
 	// +optional
 	// +kubebuilder:default={strategy: Exponential}

@@ -268,7 +268,7 @@ type Event struct {
 	SizeBytes         int64     `json:"sizeBytes"`
 	CreatedAt         time.Time `json:"createdAt"`
 	UpdatedAt         time.Time `json:"updatedAt"`
-	// Status is pending, processing, delivered, dead or withdrawn.
+	// Status is pending, processing, delivered, dead, withdrawn or expired.
 	Status string `json:"status"`
 	// Attempts is the part of the retry budget that is used up, Lease the fencing token of the last claim.
 	Attempts int   `json:"attempts"`

@@ -269,6 +269,14 @@ func (c *completer) deadLettered(d dispatcher.DeadEvent, why string) {
 		"attempts", d.Attempts, "reason", d.Reason, "group", d.Fingerprint, "error", why)
 }
 
+// expired reports rows of a topic whose time was over at their claim. It is not a failure (CONTRACT C-18).
+func (c *completer) expired(topic string, n int) {
+	c.mu.Lock()
+	c.done.Expired += n
+	c.mu.Unlock()
+	c.d.cfg.Observer.Expired(topic, n)
+}
+
 // leasesLost reports rows that another worker has taken over, or that were deleted. It is not a failure (CONTRACT C-23).
 func (c *completer) leasesLost(n int, refused string) {
 	c.mu.Lock()

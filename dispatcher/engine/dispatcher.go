@@ -98,6 +98,8 @@ type Outcome struct {
 	Failed int
 	// Dead rows had their last attempt or a permanent failure, or were found with no attempt left.
 	Dead int
+	// Expired rows were claimed after their time, and are not sent.
+	Expired int
 	// Released rows went back with their attempt: the destination could not be reached, or ctx ended.
 	Released int
 	// Lost rows were taken over by another worker.

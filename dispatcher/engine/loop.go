@@ -166,6 +166,13 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	for _, d := range out.Dead {
 		r.completer.deadLettered(d, "")
 	}
+	expired := map[string]int{}
+	for _, e := range out.Expired {
+		expired[e.Topic]++
+	}
+	for topic, n := range expired {
+		r.completer.expired(topic, n)
+	}
 	if err != nil {
 		refused, err := r.flight.intake().claimFailed(req.Shares, err)
 		if refused != nil {
@@ -183,7 +190,8 @@ func (r *run) claim(n int, bytes int64) (claimed int, more bool, err error) {
 	for topic, n := range byTopic {
 		r.d.cfg.Observer.Claimed(topic, n)
 	}
-	return out.Leased(), r.flight.intake().claimed(req.Shares, byTopic, stops, &out), nil
+	more = r.flight.intake().claimed(req.Shares, byTopic, stops, &out)
+	return out.Leased(), more || len(expired) > 0, nil // what expires makes room for the next portion
 }
 
 // failUnreadable writes back rows that cannot be read: no later attempt could read them.

@@ -87,6 +87,7 @@ func (noObserver) Claimed(string, int)                                          
 func (noObserver) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
 func (noObserver) Acked(*dispatcher.Event, time.Duration)                        {}
 func (noObserver) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
+func (noObserver) Expired(string, int)                                           {}
 func (noObserver) DeadLettered(dispatcher.DeadEvent)                             {}
 func (noObserver) LeaseLost(int)                                                 {}
 func (noObserver) Refused(int)                                                   {}

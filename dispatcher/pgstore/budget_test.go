@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -189,6 +190,7 @@ type plan struct {
 	Index  string `json:"Index Name"`
 	Rows   int    `json:"-"` // a fraction from 18 on, where a node runs several times
 	Loops  int    `json:"Actual Loops"`
+	Off    int    `json:"Rows Removed by Filter"`
 	Hit    int    `json:"Shared Hit Blocks"`
 	Read   int    `json:"Shared Read Blocks"`
 	Parts  []plan `json:"Plans"`
@@ -207,6 +209,17 @@ func (p *plan) UnmarshalJSON(text []byte) error {
 }
 
 func (p plan) buffers() int { return p.Hit + p.Read }
+
+// looked is how many rows its scans read.
+func (p plan) looked() (n int) {
+	if strings.HasSuffix(p.Type, "Scan") && p.Type != "CTE Scan" {
+		n = (p.Rows + p.Off) * p.Loops
+	}
+	for _, part := range p.Parts {
+		n += part.looked()
+	}
+	return n
+}
 
 // written is how many rows it changed.
 func (p plan) written() (n int) {
@@ -262,7 +275,7 @@ const worker = "01900000-0000-7000-8000-000000000001"
 func (p planned) claim(topic string, limit int) plan {
 	p.Helper()
 	return p.explain(fmt.Sprintf(`execute claim ('shop', '{%s}', '{%d}', '{0001-01-01}',
-		'{00000000-0000-0000-0000-000000000000}', 10, 33554432, '%s', '1 minute', false, 33554432)`, topic, limit, worker))
+		'{00000000-0000-0000-0000-000000000000}', 10, 33554432, '%s', '1 minute', false, 33554432, null)`, topic, limit, worker))
 }
 
 // ack acks all leased rows of a topic. They have the same lease number.

@@ -35,7 +35,7 @@ func (s *Store) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatc
 		found.split(&out)
 		// Nothing found must mean that nothing is due: neither rows without an attempt nor a floor
 		// may hide others.
-		if out.Leased() > 0 || len(found.rows) == 0 && (!found.floored || !s.floors.lift(req.Shares)) {
+		if out.Leased()+len(out.Expired) > 0 || len(found.rows) == 0 && (!found.floored || !s.floors.lift(req.Shares)) {
 			return out, nil
 		}
 	}
@@ -73,7 +73,7 @@ type statement struct {
 func (s *Store) statement(name string, c claiming, from []position, more ...any) statement {
 	times, ids := pgPositions(from)
 	return statement{s.sql[name], s.sql[name+"_look"], append([]any{s.opts.Namespace, c.topics, c.limits, times, ids, int32(c.MaxAttempts), c.MaxBytes,
-		pgUUID(s.opts.Worker), c.Lease, c.Fit, c.MaxRowBytes}, more...)}
+		pgUUID(s.opts.Worker), c.Lease, c.Fit, c.MaxRowBytes, s.expireAfter}, more...)}
 }
 
 // found is what one claim statement returned.
@@ -90,7 +90,7 @@ type row struct {
 	event *dispatcher.Event
 	share int                   // index of the topic in the request
 	due   int64                 // next_attempt_at, as timeOf takes it
-	dead  dispatcher.DeadReason // set when it had no attempt left and became dead; then the payload is its last failure
+	dead  dispatcher.DeadReason // set when it had no attempt left and became dead, or is expired; then the payload is its last failure
 	// unreadable is why the event could not be decoded, nil when it was.
 	unreadable error
 	key        int64 // key_hash, in order per key; 0 for none
@@ -98,12 +98,17 @@ type row struct {
 
 func (r row) position() position { return position{timeOf(r.due), r.event.ID} }
 
-// split adds the claimed rows, those that cannot be read, and those that became dead.
+// expired is in the place of a reason to be dead: the time of the row is over.
+const expired dispatcher.DeadReason = "expired"
+
+// split adds the claimed rows, those that cannot be read, and those that became dead or expired.
 func (f found) split(out *dispatcher.Claimed) {
 	out.At = f.at
 	out.Events = make([]*dispatcher.Event, 0, len(f.rows))
 	for _, r := range f.rows {
 		switch e := r.event; {
+		case r.dead == expired:
+			out.Expired = append(out.Expired, e)
 		case r.dead != "":
 			out.Dead = append(out.Dead, r.deadEvent())
 		case r.unreadable != nil:

@@ -51,7 +51,7 @@ func newDecoder(namespace string, c claiming) *decoder {
 }
 
 // columns of claim.sql, in its order. A statement may have more behind them.
-const columns = 22
+const columns = 23
 
 // record is a row of claim.sql: its fixed-width columns decoded, the others as bytes, nil for null.
 type record struct {
@@ -59,7 +59,7 @@ type record struct {
 	attempts, lease, seq                                       int64
 	maxAttempts, number, suspicion                             int64 // 0 for null
 	due                                                        int64 // as timeOf takes it
-	created, faultSince                                        time.Time
+	created, faultSince, expires                               time.Time
 	cut                                                        bool
 	tenant                                                     uuid.NullUUID
 	reason, topic, dedupe, partition, event, aggregate, aggrID []byte
@@ -118,7 +118,7 @@ func (d *decoder) event(r *record) (*dispatcher.Event, error) {
 		DedupeKey: string(r.dedupe), PartitionKey: string(r.partition), EventType: d.intern(r.event),
 		AggregateType: d.intern(r.aggregate), AggregateID: string(r.aggrID),
 		Payload: d.copy(r.payload), CreatedAt: r.created,
-		Attempt: int(r.attempts), LeaseNumber: r.lease, MaxAttempts: int(r.maxAttempts), FaultSince: r.faultSince, Suspicion: int(r.suspicion),
+		Attempt: int(r.attempts), LeaseNumber: r.lease, MaxAttempts: int(r.maxAttempts), FaultSince: r.faultSince, Expires: r.expires, Suspicion: int(r.suspicion),
 	}
 	var err error
 	if e.Headers, err = decodeHeaders(r.headers); err != nil {
@@ -178,7 +178,7 @@ func (r *record) reader(fields []pgconn.FieldDescription) func(pgx.Rows) error {
 	if len(fields) < columns {
 		return r.scan // which says so
 	}
-	for _, f := range append(fields[3:10:10], fields[1], fields[15], fields[19], fields[20], fields[21]) {
+	for _, f := range append(fields[3:10:10], fields[1], fields[15], fields[19], fields[20], fields[21], fields[22]) {
 		if f.Format != pgx.BinaryFormatCode {
 			return r.scan
 		}
@@ -197,7 +197,7 @@ func (r *record) parse(rows pgx.Rows) error {
 	r.due = int64(binary.BigEndian.Uint64(v[5]))
 	r.cut = len(v[6]) == 1 && v[6][0] != 0
 	r.seq, r.created = int64(binary.BigEndian.Uint64(v[7])), creation(int64(binary.BigEndian.Uint64(v[8])))
-	r.tenant, r.maxAttempts, r.number, r.suspicion, r.faultSince = uuid.NullUUID{}, 0, 0, 0, time.Time{}
+	r.tenant, r.maxAttempts, r.number, r.suspicion, r.faultSince, r.expires = uuid.NullUUID{}, 0, 0, 0, time.Time{}, time.Time{}
 	if len(v[9]) == 16 {
 		r.tenant = uuid.NullUUID{UUID: uuid.UUID(v[9]), Valid: true}
 	}
@@ -213,6 +213,9 @@ func (r *record) parse(rows pgx.Rows) error {
 	if len(v[21]) == 2 {
 		r.suspicion = int64(binary.BigEndian.Uint16(v[21]))
 	}
+	if len(v[22]) == 8 {
+		r.expires = creation(int64(binary.BigEndian.Uint64(v[22])))
+	}
 	r.dedupe, r.partition, r.event, r.aggregate, r.aggrID = v[10], v[11], v[12], v[13], v[14]
 	r.retry, r.headers, r.payload = jsonOf(v[16]), jsonOf(v[17]), jsonOf(v[18])
 	return nil
@@ -224,7 +227,7 @@ const epoch = 946_684_800
 // timeOf is the time of a timestamptz: microseconds since 2000.
 func timeOf(micros int64) time.Time { return time.Unix(epoch+micros/1e6, micros%1e6*1e3) }
 
-// creation is timeOf for created_at, within the years 1970 to 9999: an adopted row may be of -infinity, and no consumer
+// creation is timeOf for created_at and expires_at, within the years 1970 to 9999: an adopted row may be of -infinity, and no consumer
 // takes such a time.
 func creation(micros int64) time.Time {
 	return timeOf(min(max(micros, microsOf(time.Unix(0, 0))), microsOf(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))))
@@ -268,13 +271,16 @@ func jsonOf(v []byte) []byte {
 // scan reads a row in any format.
 func (r *record) scan(rows pgx.Rows) error {
 	var cut pgtype.Bool
-	var due, created pgtype.Timestamptz
+	var due, created, expires pgtype.Timestamptz
 	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
 	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &created, &r.tenant,
 		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID,
-		(*zeronull.Int8)(&r.maxAttempts), &r.retry, &r.headers, &r.payload, (*zeronull.Int8)(&r.number), (*zeronull.Timestamptz)(&r.faultSince), (*zeronull.Int8)(&r.suspicion)})
+		(*zeronull.Int8)(&r.maxAttempts), &r.retry, &r.headers, &r.payload, (*zeronull.Int8)(&r.number), (*zeronull.Timestamptz)(&r.faultSince), (*zeronull.Int8)(&r.suspicion), &expires})
 	err := rows.Scan(targets...)
 	r.due, r.cut, r.created = micros(due), cut.Bool, creation(micros(created))
+	if r.expires = (time.Time{}); expires.Valid {
+		r.expires = creation(micros(expires))
+	}
 	return err
 }
 

@@ -102,7 +102,7 @@ func (s *Store) claimFair(ctx context.Context, c claiming) (out dispatcher.Claim
 		out.OverRate = got.OverRate
 		found.sort()
 		found.split(&out)
-		if out.Leased() > 0 || len(found.rows) == 0 && !more {
+		if out.Leased()+len(out.Expired) > 0 || len(found.rows) == 0 && !more {
 			return out, nil
 		}
 	}

@@ -296,7 +296,7 @@ func TestFairClaimsKeepTheirPlans(t *testing.T) {
 				pgtest.Exec(p, `prepare claim_fair as `+pgstore.ClaimFairSQL())
 				for range 2 {
 					got := p.explain(fmt.Sprintf(`execute claim_fair ('shop', '{orders}', '{100}', '{-infinity}',
-						'{00000000-0000-7000-8000-000000000050}', 10, 33554432, '%s', '1 minute', false, 33554432, '{}', '{}', '', null, 1)`, worker))
+						'{00000000-0000-7000-8000-000000000050}', 10, 33554432, '%s', '1 minute', false, 33554432, null, '{}', '{}', '', null, 1)`, worker))
 					t.Logf("%d tenants, %s: %d buffers, %.1f ms for %d rows", tenants, when, got.buffers(), got.millis, got.written())
 					need.That(t, got.written() == 100 && got.buffers() <= mostBuffers && !got.has("Seq Scan"),
 						"%s: %d buffers for %d rows, indexes %v; want at most %d for 100", when, got.buffers(), got.written(), got.indexes(), mostBuffers)

@@ -42,7 +42,7 @@ func (s *Store) claimKeyed(ctx context.Context, c claiming) (out dispatcher.Clai
 		}
 		all := s.keyed.update(scan, report, found, began, time.Now())
 		found.split(&out)
-		if out.Leased() > 0 || len(found.rows) == 0 && (all || time.Since(began) > s.searchFor) {
+		if out.Leased()+len(out.Expired) > 0 || len(found.rows) == 0 && (all || time.Since(began) > s.searchFor) {
 			out.KeysWaiting, out.Unfinished = s.keyed.keysWaiting(c.Shares), len(found.rows) == 0 && !all
 			return out, nil
 		}

@@ -35,9 +35,9 @@ func (p planned) claimKeyed(topic string, limit, look int, read string) plan {
 	p.Helper()
 	const front = `'{0001-01-01}', '{00000000-0000-0000-0000-000000000000}'`
 	if read == dense {
-		return p.explain(fmt.Sprintf(`execute dense ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', false, 33554432, true, '{}', '{}', '')`, topic, limit, front, worker))
+		return p.explain(fmt.Sprintf(`execute dense ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', false, 33554432, null, true, '{}', '{}', '')`, topic, limit, front, worker))
 	}
-	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', false, 33554432, true, '{}', '{}', '',
+	return p.explain(fmt.Sprintf(`execute keyed ('shop', '{%s}', '{%d}', %s, 10, 33554432, '%s', '1 minute', false, 33554432, null, true, '{}', '{}', '',
 		'{%d}', 10, '{}', '{}', '{}', '{false}')`, topic, limit, front, worker, look))
 }
 

@@ -45,7 +45,7 @@ type keyedRead struct {
 func (r keyedRead) sql(o outbox) (sql string, args []any, err error) {
 	args = []any{
 		"shop", []string{"orders"}, []int32{r.limit}, []time.Time{{}}, []pgtype.UUID{{Valid: true}}, 10, 1 << 20, uuid.NewString(), time.Minute, false, 1 << 20,
-		true, []int64{}, []int64{}, "",
+		(*time.Duration)(nil), true, []int64{}, []int64{}, "",
 	}
 	if r.dense {
 		return gated(o.T, pgstore.ClaimDenseSQL(), "$2::text[]"), args, nil
@@ -60,7 +60,7 @@ func (r keyedRead) sql(o outbox) (sql string, args []any, err error) {
 		ranges, rows = slices.Repeat([]int64{1}, len(keys)), slices.Repeat([]int32{10}, len(keys))
 	}
 	args = append(args, []int32{50}, 10, ranges, keys, rows, []bool{false})
-	return gated(o.T, pgstore.ClaimKeyedSQL(), "$2::text[]", "$18::bigint[]"), args, nil
+	return gated(o.T, pgstore.ClaimKeyedSQL(), "$2::text[]", "$19::bigint[]"), args, nil
 }
 
 // claimGated runs the gated claim, and returns the seq of the rows that it returned, in order.

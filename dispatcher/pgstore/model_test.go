@@ -19,7 +19,7 @@ import (
 
 // The store does what the table in package dispatcher's documentation says: every verb in every state of
 // a row, also where the table has no line for it and nothing may change.
-// CONTRACT: C-17, C-20, C-21, C-22, C-23, C-24, C-26, C-30, C-31, C-60
+// CONTRACT: C-17, C-18, C-20, C-21, C-22, C-23, C-24, C-26, C-30, C-31, C-60
 func TestStoreFollowsTheTable(t *testing.T) {
 	t.Parallel()
 	t.Run("Kept", func(t *testing.T) { t.Parallel(); followTable(t, false) })
@@ -78,8 +78,8 @@ func (o outbox) put(ids []uuid.UUID, rows []model.Row, workers []uuid.UUID) {
 	for i, row := range rows {
 		batch.Queue(`update outbox.outbox_events set status = $2, attempts = $3, lease = $8, suspicion = case when $9 then 5 else 4 end, locked_by = nullif($4, $5::uuid),
 				locked_until = case when $4 <> $5::uuid then now() + $6 end, next_attempt_at = now() + $7,
-				dead_reason = case $2 when 'dead' then 'permanent_failure' end where id = $1`,
-			ids[i], row.Status, row.Attempts, workers[row.Holder], uuid.Nil, later(row.Over), later(row.Due), row.Lease, row.Begun)
+				dead_reason = case $2 when 'dead' then 'permanent_failure' end, expires_at = case when $10 then now() end where id = $1`,
+			ids[i], row.Status, row.Attempts, workers[row.Holder], uuid.Nil, later(row.Over), later(row.Due), row.Lease, row.Begun, row.Late)
 	}
 	need.OK(o, o.SendBatch(o.Context(), &batch).Close())
 }
@@ -87,7 +87,7 @@ func (o outbox) put(ids []uuid.UUID, rows []model.Row, workers []uuid.UUID) {
 func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 	o.Helper()
 	rows, err := o.Query(o.Context(), `select id, status, attempts, lease, locked_by, coalesce(locked_until < now(), false), next_attempt_at <= now(),
-			coalesce(status = 'processing' and suspicion >= 5, false)
+			coalesce(status = 'processing' and suspicion >= 5, false), coalesce(live and expires_at <= now(), false)
 		from outbox.outbox_events`)
 	need.OK(o, err)
 	var (
@@ -96,7 +96,7 @@ func (o outbox) states(workers []uuid.UUID) map[uuid.UUID]model.Row {
 		holder uuid.NullUUID
 		states = map[uuid.UUID]model.Row{}
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &row.Status, &row.Attempts, &row.Lease, &holder, &row.Over, &row.Due, &row.Begun}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &row.Status, &row.Attempts, &row.Lease, &holder, &row.Over, &row.Due, &row.Begun, &row.Late}, func() error {
 		row.Holder = slices.Index(workers, holder.UUID)
 		states[id] = row
 		return nil
@@ -118,7 +118,7 @@ func numbered(got, before, want model.Row) model.Row {
 func everyRow(most int) (rows []model.Row) {
 	for _, due := range []bool{true, false} {
 		for attempts := range most + 1 {
-			for _, status := range []string{"pending", "delivered", "dead", "withdrawn"} {
+			for _, status := range []string{"pending", "delivered", "dead", "withdrawn", "expired"} {
 				rows = append(rows, model.Row{Status: status, Attempts: attempts, Lease: attempts, Due: due})
 			}
 			for holder := 1; holder <= 2 && attempts > 0 && due; holder++ {
@@ -128,7 +128,11 @@ func everyRow(most int) (rows []model.Row) {
 					}
 				}
 			}
+			rows = append(rows, model.Row{Status: "pending", Attempts: attempts, Lease: attempts, Due: due, Late: true})
 		}
+	}
+	for n := range 4 {
+		rows = append(rows, model.Row{Status: "processing", Attempts: 1, Lease: 1, Holder: 1, Over: n%2 > 0, Begun: n > 1, Due: true, Late: true})
 	}
 	return rows
 }
@@ -201,7 +205,7 @@ func TestKeyedClaimFollowsTheModel(t *testing.T) {
 	o := newOutbox(t, pgtest.Migrated(t))
 	workers := []uuid.UUID{uuid.Nil, uuid.New(), uuid.New()}
 	kinds := []model.Row{
-		{Status: "pending", Due: true}, {Status: "pending"}, {Status: "pending", Attempts: most, Due: true},
+		{Status: "pending", Due: true}, {Status: "pending", Due: true, Late: true}, {Status: "pending"}, {Status: "pending", Attempts: most, Due: true},
 		{Status: "processing", Attempts: 1, Holder: 1, Due: true}, {Status: "processing", Attempts: 1, Holder: 2, Due: true},
 		{Status: "processing", Attempts: most, Holder: 2, Due: true, Over: true, Begun: true},
 		{Status: "processing", Attempts: 1, Holder: 2, Due: true, Over: true},
@@ -227,7 +231,7 @@ func TestKeyedClaimFollowsTheModel(t *testing.T) {
 				continue
 			}
 			next, changed := table.Step(row, model.Call{Verb: "claim", Worker: 1}, most)
-			if !changed || held && next.Status == "dead" {
+			if !changed || held && next.Status != "processing" {
 				break
 			}
 			want[i+j], held = next, next.Status == "processing"

@@ -26,7 +26,7 @@ type Past struct {
 type PastRow struct {
 	// Event is what a delivery would be given. Its attempt and its lease number are those of the last claim.
 	Event *dispatcher.Event
-	// Status is pending, processing, delivered, dead or withdrawn, and Reason says why it is dead.
+	// Status is pending, processing, delivered, dead, withdrawn or expired, and Reason says why it is dead.
 	Status string
 	Reason dispatcher.DeadReason
 	// Unreadable says why the row cannot be decoded: such an event is dead as a poison message.

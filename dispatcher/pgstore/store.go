@@ -35,6 +35,9 @@ type Options struct {
 	Dispatcher string
 	// Fair has Schema look for the index that ClaimRequest.Fair needs. Defaults to false.
 	Fair bool
+	// ExpireAfter is how long an event without a time of its own is worth sending, since it was due first (CONTRACT C-18).
+	// Defaults to 0, for ever.
+	ExpireAfter time.Duration
 	// Worker is the name of this process in leases. No two processes may share one. Defaults to a
 	// random one.
 	Worker uuid.UUID
@@ -42,18 +45,19 @@ type Options struct {
 
 // Store implements [dispatcher.Store]. It is safe for concurrent use.
 type Store struct {
-	pool      *pgxpool.Pool
-	opts      Options
-	sql       queries
-	notify    string // what a transaction in which rows may become dead adds to its settings
-	claims    string // the settings of a claim
-	floors    floors
-	turns     turns
-	keyed     keyed
-	searchFor time.Duration // of a claim in order per key
-	frontier  frontier
-	holders   holders
-	pages     atomic.Int64 // how many the next look at the backlog reads; 0 for mostPages
+	pool        *pgxpool.Pool
+	opts        Options
+	sql         queries
+	expireAfter *time.Duration // nil for none
+	notify      string         // what a transaction in which rows may become dead adds to its settings
+	claims      string         // the settings of a claim
+	floors      floors
+	turns       turns
+	keyed       keyed
+	searchFor   time.Duration // of a claim in order per key
+	frontier    frontier
+	holders     holders
+	pages       atomic.Int64 // how many the next look at the backlog reads; 0 for mostPages
 }
 
 var _ dispatcher.Store = (*Store)(nil)
@@ -70,20 +74,25 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 	if opts.DeleteDelivered {
 		sql["ack"] = sql["delete"]
 	}
+	var expireAfter *time.Duration
+	if opts.ExpireAfter > 0 {
+		expireAfter = &opts.ExpireAfter
+	}
 	notify := ""
 	if opts.Notify {
 		notify = notifySetting
 	}
 	return &Store{
-		notify:    notify,
-		claims:    claimSettings + notify + "\n" + sql["fence"],
-		pool:      pool,
-		opts:      opts,
-		searchFor: searchFor,
-		sql:       sql,
-		floors:    floors{byTopic: map[string]floor{}},
-		keyed:     keyed{byTopic: map[string]*passage{}, rows: map[uuid.UUID]heldRow{}},
-		turns:     turns{after: map[string]uuid.UUID{}},
+		notify:      notify,
+		expireAfter: expireAfter,
+		claims:      claimSettings + notify + "\n" + sql["fence"],
+		pool:        pool,
+		opts:        opts,
+		searchFor:   searchFor,
+		sql:         sql,
+		floors:      floors{byTopic: map[string]floor{}},
+		keyed:       keyed{byTopic: map[string]*passage{}, rows: map[uuid.UUID]heldRow{}},
+		turns:       turns{after: map[string]uuid.UUID{}},
 	}
 }
 

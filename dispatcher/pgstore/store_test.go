@@ -107,11 +107,11 @@ func (o outbox) Enqueue(events ...storetest.Event) {
 			headers = "{}"
 		}
 		batch.Queue(`insert into outbox.outbox_events (id, namespace, topic, tenant_id, dedupe_key, partition_key,
-				event_type, aggregate_type, aggregate_id, headers, payload, next_attempt_at, max_attempts, retry, aggregate_sequence)
+				event_type, aggregate_type, aggregate_id, headers, payload, next_attempt_at, max_attempts, retry, aggregate_sequence, expires_at)
 			values ($1, $2, $3, $4, nullif($5, ''), nullif($6, ''), nullif($7, ''), nullif($8, ''), nullif($9, ''),
-				$10, $11, now() + $12, nullif($13, 0), nullif($14, '')::jsonb, nullif($15::bigint, 0))`,
+				$10, $11, now() + $12, nullif($13, 0), nullif($14, '')::jsonb, nullif($15::bigint, 0), nullif($16::timestamptz, '0001-01-01Z'))`,
 			e.ID, e.Namespace, e.Topic, e.TenantID, e.DedupeKey, e.PartitionKey,
-			e.EventType, e.AggregateType, e.AggregateID, headers, e.Payload, e.Delay, e.MaxAttempts, e.Retry, e.AggregateSequence)
+			e.EventType, e.AggregateType, e.AggregateID, headers, e.Payload, e.Delay, e.MaxAttempts, e.Retry, e.AggregateSequence, e.Expires)
 	}
 	err := o.SendBatch(o.Context(), &batch).Close()
 	need.Must(o, err == nil, "enqueue: %v", err)

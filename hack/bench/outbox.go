@@ -137,6 +137,7 @@ type observer counter
 func (*observer) Claimed(string, int)                                           {}
 func (*observer) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
 func (*observer) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
+func (*observer) Expired(string, int)                                           {}
 func (*observer) DeadLettered(dispatcher.DeadEvent)                             {}
 func (*observer) LeaseLost(int)                                                 {}
 func (*observer) Refused(int)                                                   {}

@@ -22,7 +22,7 @@ create table if not exists m10_recovery.distributed_locks (
 
 comment on table m10_recovery.distributed_locks is 'The locks by which M10 workers take turns. They guard no event: leases do.';
 
--- The table of the contract. Rows that are dead or withdrawn are not in it: they are neither waiting nor processed.
+-- The table of the contract. Rows that are dead, withdrawn or expired are not in it: they are neither waiting nor processed.
 --
 -- claimed_at is five minutes before the lease ends, also of a dispatcher's lease: a row is free when claimed_at is
 -- older than that. retry_count is the number of attempts that failed. process_after is null for an event that is due since it
@@ -37,7 +37,7 @@ select e.seq as id, coalesce(e.aggregate_type, '') as aggregate_type, coalesce(e
     coalesce(p.processor_id, e.locked_by::text) as claimed_by
 from {schema}.outbox_events as e
 left join m10_recovery.processors as p on p.worker = e.locked_by
-where e.namespace = '{namespace}' and e.topic = '{topic}' and e.status not in ('dead', 'withdrawn');
+where e.namespace = '{namespace}' and e.topic = '{topic}' and e.status not in ('dead', 'withdrawn', 'expired');
 
 -- process_after may be set, while the event is not processed, and processed events may be deleted. Whatever else an UPDATE sets is
 -- refused. A rule makes one statement of a DELETE, however many rows there are.
@@ -74,7 +74,7 @@ create or replace rule delete_processed as on delete to m10_recovery.outbox do i
 --
 -- A claim counts as an attempt, which a failure leaves so; one of a row whose lease has expired counts none, because a crash is not
 -- a failure there. M10 knows no limit of attempts: a claim lifts the row's, so that no dispatcher makes dead what a worker retries. A batch
--- has at most 1,000 events.
+-- has at most 1,000 events. What is claimed after its time expires (CONTRACT C-18): it is not returned, and for a second the next ones are tried.
 create function m10_recovery.claim_outbox_events(p_processor_id text, p_batch_size integer default 10)
 returns table (id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, retry_count integer)
 language plpgsql
@@ -88,7 +88,10 @@ set jit = off
 as $m10$
 #variable_conflict use_column
 declare
-    v_worker uuid := encode(substring(sha256(convert_to(p_processor_id, 'UTF8')) for 16), 'hex');
+    v_worker  uuid := encode(substring(sha256(convert_to(p_processor_id, 'UTF8')) for 16), 'hex');
+    v_status  text;
+    v_claimed boolean := false;
+    v_expired boolean;
 begin
     if v_worker is null then
         raise exception 'm10: the processor id is missing' using errcode = 'invalid_parameter_value', hint = 'Give the name of the worker, another for each process.';
@@ -103,28 +106,43 @@ begin
         perform outbox_fence_raise(); -- tokens rise, whatever a crash of the server has lost
     end if;
 
-    return query
-    with claimed as (
-        update outbox_events as e
-        set status = 'processing', attempts = greatest(attempts + (status = 'pending')::integer, 1), max_attempts = 32767, lease = (select nextval('outbox_leases')),
-            suspicion = case when status = 'processing' then suspicion end, -- the outcome of the last lease has cleared it (CONTRACT C-21)
-            locked_by = v_worker, locked_until = now() + interval '5 minutes', updated_at = now()
-        where ctid = any (array( -- evaluated once: a LIMIT with SKIP LOCKED that is evaluated twice locks more
-            select ctid
-            from outbox_events as due
-            where live
-              and namespace = '{namespace}'
-              and topic = '{topic}'
-              and next_attempt_at <= now()
-              and (status = 'pending' or locked_until < now() or updated_at > now() + interval '1 minute') -- CONTRACT C-3
-            order by next_attempt_at, due.id
-            limit least(greatest(coalesce(p_batch_size, 10), 0), 1000)
-            for update skip locked))
-        returning e.id as event, next_attempt_at, seq, e.aggregate_type, e.aggregate_id, e.event_type, e.payload, attempts
-    )
-    select seq, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(event_type, ''), payload, attempts - 1
-    from claimed
-    order by next_attempt_at, event;
+    loop
+        v_expired := false;
+        for id, aggregate_type, aggregate_id, event_type, payload, retry_count, v_status in
+        with claimed as (
+            update outbox_events as e
+            set status = case when expires_at <= now() then 'expired' else 'processing' end,
+                attempts = case when expires_at <= now() then attempts else greatest(attempts + (status = 'pending')::integer, 1) end,
+                max_attempts = 32767, lease = case when expires_at <= now() then lease else (select nextval('outbox_leases')) end,
+                suspicion = case when status = 'processing' then suspicion end, -- the outcome of the last lease has cleared it (CONTRACT C-21)
+                locked_by = case when expires_at <= now() then null else v_worker end,
+                locked_until = case when expires_at <= now() then null else now() + interval '5 minutes' end, updated_at = now()
+            where ctid = any (array( -- evaluated once: a LIMIT with SKIP LOCKED that is evaluated twice locks more
+                select ctid
+                from outbox_events as due
+                where live
+                  and namespace = '{namespace}'
+                  and topic = '{topic}'
+                  and next_attempt_at <= now()
+                  and (status = 'pending' or locked_until < now() or updated_at > now() + interval '1 minute') -- CONTRACT C-3
+                order by next_attempt_at, due.id
+                limit least(greatest(coalesce(p_batch_size, 10), 0), 1000)
+                for update skip locked))
+            returning e.id as event, next_attempt_at, seq, e.aggregate_type, e.aggregate_id, e.event_type, e.payload, attempts, status
+        )
+        select seq, coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), coalesce(event_type, ''), payload, attempts - 1, status
+        from claimed
+        order by next_attempt_at, event
+        loop
+            if v_status = 'expired' then
+                v_expired := true;
+            else
+                v_claimed := true;
+                return next;
+            end if;
+        end loop;
+        exit when v_claimed or not v_expired or clock_timestamp() > statement_timestamp() + interval '1 second';
+    end loop;
 end
 $m10$;
 

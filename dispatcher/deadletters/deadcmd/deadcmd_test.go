@@ -99,8 +99,8 @@ func (s *source) Event(_ context.Context, id string, payload bool) (deadletters.
 	}
 	h.Event = &deadletters.Event{ID: event, Topic: "orders", Seq: 7, Type: "OrderPlaced", DedupeKey: "order-17", SizeBytes: 35, CreatedAt: noon.Add(-2 * time.Hour),
 		UpdatedAt: noon, Status: "dead", Attempts: 20, Lease: 7, Reason: dispatcher.ReasonMaxRetriesExceeded, LastError: "the consumer responded 422", Failures: failures()}
-	if id == "withdrawn" {
-		h.DeadLetters, h.Event = nil, &deadletters.Event{ID: event, Topic: "orders", Seq: 7, SizeBytes: 35, CreatedAt: noon.Add(-2 * time.Hour), UpdatedAt: noon, Status: "withdrawn"}
+	if id == "withdrawn" || id == "expired" {
+		h.DeadLetters, h.Event = nil, &deadletters.Event{ID: event, Topic: "orders", Seq: 7, SizeBytes: 35, CreatedAt: noon.Add(-2 * time.Hour), UpdatedAt: noon, Status: id}
 	}
 	if payload {
 		h.Event.Payload = json.RawMessage(`{"html": "<b>"}`)
@@ -142,7 +142,7 @@ func run(t *testing.T, named bool, args ...string) ran {
 func TestOutputMatchesGoldenFiles(t *testing.T) {
 	for name, args := range map[string][]string{
 		"groups": {"dead", "groups"}, "by": {"dead", "groups", "--by", "aggregate"}, "list": {"dead", "list"}, "show": {"dead", "show", "42"}, "payload": {"dead", "show", "42", "--payload"},
-		"event": {"events", "show", event}, "gone": {"events", "show", "gone"}, "withdrawn": {"events", "show", "withdrawn"}, "none": {"dead", "list", "--topic", "none"}, "no_groups": {"dead", "groups", "--topic", "none"},
+		"event": {"events", "show", event}, "gone": {"events", "show", "gone"}, "withdrawn": {"events", "show", "withdrawn"}, "expired": {"events", "show", "expired"}, "none": {"dead", "list", "--topic", "none"}, "no_groups": {"dead", "groups", "--topic", "none"},
 		"help": {"dead", "list", "--help"},
 	} {
 		printed := func(format string) string {
@@ -159,7 +159,7 @@ func TestOutputMatchesGoldenFiles(t *testing.T) {
 			continue
 		}
 		asJSON, asYAML := printed("json"), printed("yaml")
-		if name != "show" && name != "gone" && name != "withdrawn" { // payload.json and event.json have more
+		if name != "show" && name != "gone" && name != "withdrawn" && name != "expired" { // payload.json and event.json have more
 			golden.Check(t, "printed.golden", name+".json", asJSON)
 		}
 		if name == "payload" {

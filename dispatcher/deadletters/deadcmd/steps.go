@@ -37,6 +37,8 @@ func Steps(h deadletters.History) []Step {
 			all = append(all, Step{e.UpdatedAt, "delivered", fmt.Sprintf("attempt %d, fencing token %d", e.Attempts, e.Lease)})
 		case "withdrawn":
 			all = append(all, Step{e.UpdatedAt, "withdrawn", "by its producer, so it is never sent"})
+		case "expired":
+			all = append(all, Step{e.UpdatedAt, "expired", fmt.Sprintf("its time was over at its claim, after %d attempts", e.Attempts)})
 		case "processing":
 			all = append(all, Step{e.UpdatedAt, "claimed", fmt.Sprintf("attempt %d, by worker %s", e.Attempts, e.Worker)})
 		}

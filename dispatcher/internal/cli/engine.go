@@ -120,7 +120,7 @@ func concurrency(c spec.Concurrency) int {
 func storeOptions(cfg spec.Config, worker uuid.UUID) pgstore.Options {
 	return pgstore.Options{
 		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Worker: worker, DeleteDelivered: cfg.Retention.DeletesAtAck(), Notify: cfg.Notify != nil,
-		Dispatcher: cfg.Name, Fair: cfg.Delivery.Fairness == spec.FairnessTenant,
+		Dispatcher: cfg.Name, ExpireAfter: cfg.Delivery.ExpireAfter.D(), Fair: cfg.Delivery.Fairness == spec.FairnessTenant,
 	}
 }
 

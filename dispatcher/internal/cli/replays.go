@@ -79,6 +79,7 @@ the grants that "migrate grants --for replay" prints.`,
 	flags.IntVar(&o.request.Rate, "rate", replay.DefaultRate, "the most events a second")
 	flags.IntVar(&o.request.Canary, "canary", 0, "how many go first, and alone, until their outcome is known")
 	flags.IntVar(&o.request.AbortAt, "abort-at", replay.DefaultAbortAt, "stop when this percentage of the newest 100 outcomes are failures")
+	flags.DurationVar(&o.request.Expires, "expires", 0, "for how long events whose time is over are worth sending again, such as 1h (default: such a replay is refused)")
 	flags.BoolVar(&running.Wait, "wait", false, "wait until each event is delivered, or dead again, or the replay has stopped")
 	flags.DurationVar(&running.Timeout, "timeout", replay.DefaultTimeout, "fail when nothing has happened for so long: no event was put back, delivered or dead again; 0 waits for ever")
 	flags.StringVar(&id, "operation", "", "continue the replay of this id")

@@ -135,7 +135,7 @@ func once(cmd *cobra.Command, version string, cfg spec.Config, n int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "delivered %d, failed %d, dead %d, released %d, lost %d, refused %d\n", o.Delivered, o.Failed, o.Dead, o.Released, o.Lost, o.Refused)
+	fmt.Fprintf(cmd.ErrOrStderr(), "delivered %d, failed %d, dead %d, expired %d, released %d, lost %d, refused %d\n", o.Delivered, o.Failed, o.Dead, o.Expired, o.Released, o.Lost, o.Refused)
 	if o.Refused > 0 {
 		return fmt.Errorf("the database refused the outcomes of %d events, which are delivered again when their leases end; the log says why", o.Refused)
 	}

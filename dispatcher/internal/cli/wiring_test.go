@@ -65,7 +65,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 	differ(t, engine, settings(smallest), "Logger", "Observer", "Fairness", "TenantRateLimit") // newProcess adds two, and fairness has a test of its own
 
 	store := storeOptions(whole, worker)
-	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, Dispatcher: "orders", DeleteDelivered: true, Notify: true}); store != want {
+	if want := (pgstore.Options{Schema: "orders_outbox", Namespace: "shop", Worker: worker, Dispatcher: "orders", ExpireAfter: 48 * time.Hour, DeleteDelivered: true, Notify: true}); store != want {
 		t.Errorf("the store gets %+v, want %+v", store, want)
 	}
 	differ(t, store, storeOptions(smallest, uuid.Nil), "Fair")

@@ -256,6 +256,8 @@ var rules = []rule{
 	{"begin", "processing", "processing", "same", "same"},
 	{"dead", "pending", "dead", "same", "same"},
 	{"dead", "processing", "dead", "same", "same"},
+	{"expire", "pending", "expired", "same", "same"},
+	{"expire", "processing", "expired", "same", "same"},
 	{"ack", "processing", "delivered", "same", "same"},
 	{"ack", "processing", "", "same", "same"}, // delivered, where rows are not kept
 	{"nack", "processing", "pending", "same", "same"},
@@ -267,6 +269,7 @@ var rules = []rule{
 	// Those that retention makes.
 	{"delete", "delivered", "", "same", "same"},
 	{"delete", "withdrawn", "", "same", "same"},
+	{"delete", "expired", "", "same", "same"},
 	{"delete", "dead", "", "same", "same"},
 }
 

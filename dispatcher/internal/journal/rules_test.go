@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -18,12 +19,12 @@ func TestRulesAreTheTable(t *testing.T) {
 	}
 	want := map[string]bool{
 		"insert:  -> pending 0 same": true, "ack: processing ->  same same": true,
-		"delete: delivered ->  same same": true, "delete: withdrawn ->  same same": true, "delete: dead ->  same same": true,
+		"delete: delivered ->  same same": true, "delete: withdrawn ->  same same": true, "delete: expired ->  same same": true, "delete: dead ->  same same": true,
 	}
 	for _, line := range table {
 		operation := line.Verb
-		if line.To == "dead" {
-			operation = "dead"
+		if line.Verb == "claim" || line.Verb == "nack" {
+			operation = cmp.Or(map[string]string{"dead": "dead", "expired": "expire"}[line.To], line.Verb)
 		}
 		want[fmt.Sprintf("%s: %s -> %s %s %s", operation, line.From, line.To, line.Attempts, line.Lease)] = true
 	}

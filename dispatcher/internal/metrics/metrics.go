@@ -68,16 +68,16 @@ var _ dispatcher.Observer = (*Metrics)(nil)
 
 // vectors have a series for each topic.
 type vectors struct {
-	claimed, published, delivered, failed, dead, invalid, network, timeouts *prometheus.CounterVec
-	claimSize, wait, duration, retryDelay, latency                          *prometheus.HistogramVec
+	claimed, published, delivered, failed, dead, expired, invalid, network, timeouts *prometheus.CounterVec
+	claimSize, wait, duration, retryDelay, latency                                   *prometheus.HistogramVec
 }
 
 // series are the vectors' of one topic.
 type series struct {
-	label                                                             string
-	claimed, published, delivered, failed, invalid, network, timeouts prometheus.Counter
-	wait, confirmedIn, failedIn, latency                              prometheus.ExemplarObserver
-	claimSize, retryDelay                                             prometheus.Observer
+	label                                                                      string
+	claimed, published, delivered, failed, expired, invalid, network, timeouts prometheus.Counter
+	wait, confirmedIn, failedIn, latency                                       prometheus.ExemplarObserver
+	claimSize, retryDelay                                                      prometheus.Observer
 }
 
 // deadReasons are the values of the label reason.
@@ -107,6 +107,7 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 	m := &Metrics{registry: registry, vectors: vectors{
 		claimed:   counter("outbox_events_claimed_total", "Rows leased."),
 		published: counter("outbox_events_published_total", "Events that the sink confirmed."),
+		expired:   counter("outbox_events_expired_total", "Events whose time was over at their claim: they are not sent."),
 		delivered: counter("outbox_events_delivered_total", "Events marked delivered, after the sink's confirmation."),
 		failed:    counter("outbox_events_failed_total", "Deliveries that failed."),
 		dead:      counter("outbox_events_dlq_total", "Events that became dead.", "reason"),
@@ -131,7 +132,7 @@ func New(registry prometheus.Registerer, name, namespace, sink string, topics ..
 		Name: "outbox_outcomes_refused_total", Help: "Outcomes that the database refused. Their events are delivered again when the leases end.",
 	})
 	m.removed = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, withdrawn rows, dead rows, dead letters; expired are dead letters that retention resolved.",
+		Name: "outbox_retention_removed_total", Help: "What this process removed after its retention, by kind: delivered rows, withdrawn and expired rows as withdrawn, dead rows, dead letters; expired are dead letters that retention resolved.",
 	}, []string{"kind"})
 	m.claimsRefused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "outbox_claims_refused_total", Help: "Events that the database refused to lease to this process. Each is left alone for five minutes, and tried again then.",
@@ -193,7 +194,7 @@ func (m *Metrics) of(topic string) *series {
 		label:   label,
 		claimed: v.claimed.WithLabelValues(label), published: v.published.WithLabelValues(label),
 		delivered: v.delivered.WithLabelValues(label), failed: v.failed.WithLabelValues(label),
-		invalid: v.invalid.WithLabelValues(label),
+		expired: v.expired.WithLabelValues(label), invalid: v.invalid.WithLabelValues(label),
 		network: v.network.WithLabelValues(label), timeouts: v.timeouts.WithLabelValues(label),
 		confirmedIn: exemplars(v.duration.WithLabelValues("confirmed", detailed)), failedIn: exemplars(v.duration.WithLabelValues("failed", detailed)),
 		retryDelay: v.retryDelay.WithLabelValues(detailed), latency: exemplars(v.latency.WithLabelValues(detailed)),
@@ -253,6 +254,9 @@ func (m *Metrics) Failed(e *dispatcher.Event, err error, took, delay time.Durati
 func (m *Metrics) DeadLettered(d dispatcher.DeadEvent) {
 	m.vectors.dead.WithLabelValues(string(d.Reason), m.of(d.Topic).label).Inc()
 }
+
+// Expired implements [dispatcher.Observer].
+func (m *Metrics) Expired(topic string, n int) { m.of(topic).expired.Add(float64(n)) }
 
 // LeaseLost implements [dispatcher.Observer].
 func (m *Metrics) LeaseLost(n int) { m.leaseLost.Add(float64(n)) }

@@ -85,6 +85,7 @@ func TestNamesAndValues(t *testing.T) {
 	m.Failed(e, fmt.Errorf("post: %w", context.DeadlineExceeded), time.Second, time.Second)
 	m.Failed(e, dispatcher.Permanent(dispatcher.ReasonSchemaValidationFailed, errors.New("/total is missing")), time.Millisecond, 0)
 	m.DeadLettered(dispatcher.DeadEvent{Topic: "orders", Reason: dispatcher.ReasonMaxRetriesExceeded})
+	m.Expired("orders", 3)
 	m.LeaseLost(2)
 
 	text := scrape(t, registry)
@@ -98,6 +99,7 @@ func TestNamesAndValues(t *testing.T) {
 		`outbox_limited_by{by="Concurrency",` + labels + "} 0",
 		"outbox_rate_part{" + labels + "} 0.25",
 		"outbox_concurrency_limit{" + labels + topic + "} 41",
+		"outbox_events_expired_total{" + labels + topic + "} 3",
 		"outbox_concurrency_decisions_total{" + before + `outbox_namespace="shop",reason="refused",sink="kafka"} 2`,
 		"outbox_retrying_events{" + labels + topic + "} 4",
 		"outbox_orphaned_events{" + before + `kind="unserved",` + after + "} 11",

@@ -25,7 +25,7 @@ type Transition struct {
 
 // Row is what a transition looks at and changes.
 type Row struct {
-	// Status is pending, processing, delivered, dead or withdrawn.
+	// Status is pending, processing, delivered, dead, withdrawn or expired.
 	Status   string
 	Attempts int
 	// Lease is the number of the last claim; 0 before the first.
@@ -37,6 +37,8 @@ type Row struct {
 	Due bool
 	// Begun means that its delivery was begun as a suspect as often as it may be.
 	Begun bool
+	// Late means that the time in which the event is worth sending is over.
+	Late bool
 }
 
 // Call is a call of the store.
@@ -53,6 +55,7 @@ type Call struct {
 var guards = map[string]func(r Row, c Call, maxAttempts int) bool{
 	"due":            func(r Row, _ Call, _ int) bool { return r.Due },
 	"lease over":     func(r Row, _ Call, _ int) bool { return r.Over },
+	"time over":      func(r Row, _ Call, _ int) bool { return r.Late },
 	"begun < 4":      func(r Row, _ Call, _ int) bool { return !r.Begun },
 	"begun = 4":      func(r Row, _ Call, _ int) bool { return r.Begun },
 	"attempts < max": func(r Row, _ Call, maxAttempts int) bool { return r.Attempts < maxAttempts },
@@ -113,6 +116,7 @@ func (t Table) Step(r Row, c Call, maxAttempts int) (next Row, changed bool) {
 	}
 	line := t[i]
 	next = Row{Status: line.To, Attempts: r.Attempts, Lease: r.Lease, Due: r.Due}
+	next.Late = r.Late && (line.To == "pending" || line.To == "processing")
 	switch line.Attempts {
 	case "+1":
 		next.Attempts++

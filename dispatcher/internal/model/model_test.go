@@ -15,6 +15,7 @@ func TestEveryStateKeepsTheRules(t *testing.T) {
 		game
 	}{
 		{"OneRow", game{table: table, rows: 1, maxAttempts: 3, maxClaims: 4}},
+		{"Expires", game{table: table, rows: 1, maxAttempts: 2, maxClaims: 3, expires: true}},
 		{"KeyOrder", game{table: table, rows: 2, maxAttempts: 2, maxClaims: 3, ordered: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -45,6 +46,9 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		return append(table, Transition{from, verb, strings.Split(guard, ", "), to, attempts, lease})
 	}
 	one := func(table Table) game { return game{table: table, rows: 1, maxAttempts: 2, maxClaims: 3} }
+	late := func(table Table) game {
+		return game{table: table, rows: 1, maxAttempts: 2, maxClaims: 3, expires: true}
+	}
 	key := func(rule func(*game)) game {
 		g := game{table: read(t), rows: 2, maxAttempts: 2, maxClaims: 3, ordered: true}
 		rule(&g)
@@ -70,6 +74,8 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		{"a withdrawal of what was claimed", one(with(read(t), "pending", "withdraw", "due", "withdrawn", "same", "same")), "withdrawn, and was delivered"},
 		{"a withdrawal of what is leased", one(with(read(t), "processing", "withdraw", "due", "withdrawn", "same", "same")), "withdrawn, and was delivered"},
 		{"withdrawn is claimed", one(with(read(t), "withdrawn", "claim", "attempts < max", "processing", "+1", "new")), "leaves withdrawn"},
+		{"expired is claimed", late(with(read(t), "expired", "claim", "attempts < max", "processing", "+1", "new")), "leaves expired"},
+		{"a claim of what is late", late(without("pending", "claim", "due, time over")), "its time was over"},
 		{"claims beyond the prefix", key(func(g *game) { g.loosePrefix = true }), "arrives before"},
 		{"a worker does not wait in its queue", key(func(g *game) { g.beginAny = true }), "arrives before"},
 		{"a failure keeps the rest of the key", key(func(g *game) { g.keepRest = true }), "arrives before"},
@@ -119,7 +125,7 @@ const (
 // row is what the store holds, in small.
 type row struct {
 	status, attempts, lease, holder byte
-	over, due, begun                bool
+	over, due, begun, late          bool
 }
 
 // world is a state: what the store holds, and what the workers believe and have under way. A worker
@@ -135,7 +141,7 @@ type world struct {
 	replayed              bool
 }
 
-var statuses = []string{"pending", "processing", "delivered", "dead", "withdrawn"}
+var statuses = []string{"pending", "processing", "delivered", "dead", "withdrawn", "expired"}
 
 // game is what is explored.
 type game struct {
@@ -146,6 +152,7 @@ type game struct {
 	maxClaims   byte // of a row, at most; what would need more is not explored
 	// ordered rows are of one key, and are claimed by the prefix rule.
 	ordered bool
+	expires bool // the time of a row may be over
 	// Rules of the engine that are broken, to see that the invariants notice.
 	loosePrefix bool // a claim takes rows behind one that it cannot have
 	beginAny    bool // a worker does not wait for the earlier rows of a key
@@ -178,6 +185,11 @@ func (g game) next(w world) (steps []step, broken string) {
 			to.rows[r].due = true
 			add(step{what: "becomes due", row: r, to: to})
 		}
+		if w.rows[r].status < 2 && !w.rows[r].late && g.expires {
+			to := w
+			to.rows[r].late = true
+			add(step{what: "its time is over", row: r, to: to})
+		}
 		if to, ok := g.call(w, r, Call{Verb: "replay"}); ok && !w.replayed && !g.ordered {
 			to.replayed = true // what was under way before may still come
 			add(step{what: "replay", row: r, to: to})
@@ -209,8 +221,8 @@ func (g game) call(w world, r int, c Call) (world, bool) {
 	now := w.rows[r]
 	a, known := g.results[callIn{now, c}]
 	if !known {
-		after, changed := g.table.Step(Row{statuses[now.status], int(now.attempts), int(now.lease), int(now.holder), now.over, now.due, now.begun}, c, g.maxAttempts)
-		a = result{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Lease), byte(after.Holder), after.Over, after.Due, after.Begun}, changed}
+		after, changed := g.table.Step(Row{statuses[now.status], int(now.attempts), int(now.lease), int(now.holder), now.over, now.due, now.begun, now.late}, c, g.maxAttempts)
+		a = result{row{byte(slices.Index(statuses, after.Status)), byte(after.Attempts), byte(after.Lease), byte(after.Holder), after.Over, after.Due, after.Begun, after.Late}, changed}
 		g.results[callIn{now, c}] = a
 	}
 	w.rows[r] = a.row
@@ -263,7 +275,7 @@ func (r row) heldBy(c Call) bool { return int(r.holder) == c.Worker && int(r.lea
 func (g game) claims(w world, worker int, add func(step)) {
 	to := w
 	for r := range g.rows {
-		if g.ordered && to.rows[r].status >= 2 { // delivered, dead or withdrawn: it delays no other row
+		if g.ordered && to.rows[r].status >= 2 { // it is final or dead: it delays no other row
 			continue
 		}
 		from := w
@@ -465,6 +477,10 @@ func (g game) check(was, is world) string {
 			return fmt.Sprintf("row %d leaves dead, and it was not replayed", r)
 		case a.status == 4 && b.status != 4:
 			return fmt.Sprintf("row %d leaves withdrawn", r)
+		case a.status == 5 && b.status != 5:
+			return fmt.Sprintf("row %d leaves expired", r)
+		case a.late && a.lease < b.lease:
+			return fmt.Sprintf("row %d is claimed, and its time was over", r)
 		case b.status == 4 && is.begun[r] != 0:
 			return fmt.Sprintf("row %d is withdrawn, and was delivered", r)
 		case b.status == 2 && !is.confirmed[r]:

@@ -151,10 +151,15 @@ func (r *Replays) Begin(ctx context.Context, request Request) (p status.Replay, 
 	if request, err = complete(request); err != nil {
 		return p, err
 	}
+	expires := ""
+	if request.Expires > 0 {
+		expires = fmt.Sprintf("%ds", int64(request.Expires.Seconds()))
+	}
 	filter, err := json.Marshal(struct {
-		Topics []string `json:"topics,omitempty"`
+		Topics  []string `json:"topics,omitempty"`
+		Expires string   `json:"expires,omitempty"`
 		deadletters.Filter
-	}{request.Topics, request.Filter})
+	}{request.Topics, expires, request.Filter})
 	if err != nil {
 		return p, fmt.Errorf("write down the filter: %w", err)
 	}

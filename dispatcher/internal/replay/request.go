@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -66,6 +67,9 @@ type Request struct {
 	// by itself: what waits stays open. It is checked when the outcomes of the canary are known, or of 10 events
 	// without one, and from then on. Defaults to 50.
 	AbortAt int
+	// Expires is for how long events whose time is over are worth sending again, from their turn. Without it such a replay is
+	// refused (CONTRACT C-18). Defaults to 0.
+	Expires time.Duration
 	// DryRun counts what would be done, and changes nothing. Defaults to false.
 	DryRun bool
 }
@@ -103,6 +107,7 @@ func (r Request) Validate() error {
 	refuse(r.Canary < 0 || r.Canary > maxCanary, "canary: %d is not from 0 to %d events; correct it, or leave it out for none", r.Canary, maxCanary)
 	refuse(r.AbortAt < 0 || r.AbortAt > 100, "abortAt: %d is not from 1 to 100 percent; correct it, or leave it out for 50", r.AbortAt)
 	refuse(r.Action != ActionReplay && r.Canary > 0, "canary: a %s has no outcome to wait for; remove it", r.Action)
+	refuse(r.Expires < 0 || r.Expires > 0 && (r.Action != ActionReplay || r.Expires < time.Second), "expires: %s is for a replay, and 1s at least; correct it, or leave it out", r.Expires)
 	refuse(r.Filter.Resolved, "filter: resolved: the action chooses among the open or the discarded ones; remove it")
 	if err := r.Filter.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("filter: %w", err))

@@ -60,7 +60,7 @@ set ended_at = now(), seconds = extract(epoch from now() - began_at), began_at =
 where name = $1::text and began_at is not null
 
 -- name: delivered
--- Removes delivered and withdrawn rows of some pages, a bounded number, and none that is locked (CONTRACT C-60).
+-- Removes delivered, withdrawn and expired rows of some pages, a bounded number, and none that is locked (CONTRACT C-60).
 -- It needs no index: the pages are read by their numbers.
 -- $1 first page, and $2 the page after the last, as tids; $3 age; $4 namespace, empty for all; $5 topics, none for
 -- all; $6 how many rows.
@@ -68,7 +68,7 @@ with old as materialized (
     select ctid as row
     from outbox.outbox_events
     where ctid >= $1::text::tid and ctid < $2::text::tid
-      and status in ('delivered', 'withdrawn')
+      and status in ('delivered', 'withdrawn', 'expired')
       and updated_at < now() - $3::interval
       and ($4::text = '' or namespace = $4::text)
       and (coalesce(cardinality($5::text[]), 0) = 0 or topic = any ($5::text[]))
@@ -76,11 +76,11 @@ with old as materialized (
     for update skip locked
 ),
 gone as (
-    delete from outbox.outbox_events where ctid = any (array(select row from old)) and status in ('delivered', 'withdrawn')
+    delete from outbox.outbox_events where ctid = any (array(select row from old)) and status in ('delivered', 'withdrawn', 'expired')
       and (select set_config('outbox.removal', 'retention', true)) is not null
     returning status
 )
-select count(*) filter (where status = 'delivered'), count(*) filter (where status = 'withdrawn') from gone
+select count(*) filter (where status = 'delivered'), count(*) filter (where status <> 'delivered') from gone
 
 -- name: dead_letters
 -- Reads some dead letters in the order of their ids: the last id, how many there are, and the events of those
@@ -104,7 +104,7 @@ with there as materialized (
     select id from outbox.outbox_events where id = any ($1::uuid[])
 ),
 locked as materialized (
-    select id from outbox.outbox_events where id = any ($1::uuid[]) and status in ('delivered', 'dead', 'withdrawn') for update skip locked
+    select id from outbox.outbox_events where id = any ($1::uuid[]) and status in ('delivered', 'dead', 'withdrawn', 'expired') for update skip locked
 )
 select id from unnest($1::uuid[]) as wanted (id)
 where id in (select id from locked) or id not in (select id from there)

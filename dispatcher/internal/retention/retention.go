@@ -43,7 +43,7 @@ type Options struct {
 	// Worker is the name of this process in the lease. Defaults to a random one.
 	Worker uuid.UUID
 
-	// Delivered is how long a delivered or withdrawn row stays. 0 removes it at the next run.
+	// Delivered is how long a delivered, withdrawn or expired row stays. 0 removes it at the next run.
 	Delivered time.Duration
 	// DeadResolved is how long a dead row stays after its last dead letter was resolved, and the dead letters with it;
 	// and the dead letters of a row that is delivered, or gone. An operation on dead letters of the Namespace stays as long after
@@ -69,7 +69,7 @@ type Options struct {
 
 // Counts are numbers of removed rows.
 type Counts struct {
-	// Delivered are delivered rows, Withdrawn those that producers took back; Dead are dead rows, resolved or expired; DeadLetters are
+	// Delivered are delivered rows, Withdrawn those that producers took back or whose time was over at their claim; Dead are dead rows, resolved or expired; DeadLetters are
 	// dead letters.
 	Delivered, Withdrawn, Dead, DeadLetters int64
 	// Expired are dead letters that were resolved as expired.

@@ -140,7 +140,7 @@ func (r *run) sweep(ctx context.Context) (err error) {
 	return nil
 }
 
-// events removes delivered and withdrawn rows, page after page.
+// events removes delivered, withdrawn and expired rows, page after page.
 func (r *run) events(ctx context.Context, total *Counts) error {
 	for r.position < r.end {
 		pages := min(r.pages, r.end-r.position)

@@ -259,7 +259,7 @@ func decode(to *dispatcher.Event, e Event) error {
 func (m *Memory) unfinished(topic string) []*memoryRow {
 	at := place{m.namespace, topic}
 	if _, known := m.live[at]; known {
-		m.live[at] = slices.DeleteFunc(m.live[at], func(r *memoryRow) bool { return r.status == "delivered" || r.status == "dead" })
+		m.live[at] = slices.DeleteFunc(m.live[at], func(r *memoryRow) bool { return r.status == "delivered" || r.status == "dead" || r.status == "expired" })
 	}
 	return m.live[at]
 }

@@ -26,6 +26,12 @@ func (m *Memory) Claim(_ context.Context, req dispatcher.ClaimRequest) (out disp
 	for _, share := range req.Shares {
 		n := 0
 		for _, r := range m.candidates(&out, req, share) {
+			if r.late(out.At) {
+				r.status, r.holder, r.locked = "expired", uuid.Nil, time.Time{}
+				e := r.event
+				out.Expired = append(out.Expired, &e)
+				continue
+			}
 			if reason := r.spent(req); reason != "" {
 				out.Dead = append(out.Dead, r.exhausted(out.At, reason, req.MaxRowBytes))
 				continue
@@ -62,6 +68,11 @@ func (m *Memory) take(r *memoryRow, now time.Time, lease time.Duration) *dispatc
 		e.Payload = make([]byte, m.PayloadBytes)
 	}
 	return &e
+}
+
+// late says that the time of a row is over.
+func (r *memoryRow) late(now time.Time) bool {
+	return !r.event.Expires.IsZero() && !r.event.Expires.After(now)
 }
 
 // spent is why a row that is due has no attempt left, empty when it has one.
@@ -127,7 +138,7 @@ func (m *Memory) candidates(out *dispatcher.Claimed, req dispatcher.ClaimRequest
 			if before := blocked[key]; before != nil && before.event.Seq < r.event.Seq {
 				continue
 			}
-			dead := due && r.spent(req) != ""
+			dead := due && (r.late(out.At) || r.spent(req) != "")
 			if k.ended || !due || k.n == req.Keys.PerKey || dead && k.n > 0 {
 				if due && !slices.Contains(out.KeysWaiting, share.Topic) {
 					out.KeysWaiting = append(out.KeysWaiting, share.Topic)
@@ -136,7 +147,7 @@ func (m *Memory) candidates(out *dispatcher.Claimed, req dispatcher.ClaimRequest
 				continue
 			}
 			if dead {
-				k.ended = req.Keys.BlockOnDead
+				k.ended = req.Keys.BlockOnDead && !r.late(out.At)
 			} else {
 				if k.n++; k.n > 1 && inOrder(k.last, r) > 0 {
 					r.asDue, r.asID = k.last.asDue, k.last.asID

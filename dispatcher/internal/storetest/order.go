@@ -286,3 +286,35 @@ func orderDrain(r rig) {
 		}
 	}
 }
+
+// What is claimed after its time expires in place of that: pending, after a failure, or after a lease that ended. It has no
+// dead letter, blocks no key, and the next claim finds what comes after it.
+// CONTRACT: C-18
+func claimLate(r rig) {
+	for name, req := range map[string]dispatcher.ClaimRequest{
+		"plain": {}, "keys": {Keys: &dispatcher.KeyOrder{PerKey: 3}}, "blocking": {Keys: &dispatcher.KeyOrder{PerKey: 3, BlockOnDead: true}},
+	} {
+		req.Shares, req.Lease, req.MaxAttempts = []dispatcher.Share{{Topic: topic + name, Limit: 10}}, gone, maxAttempts
+		late, ends, stays := event(topic+name), event(topic+name), event(topic+name)
+		late.Expires, ends.Expires, stays.Expires = r.Now().Add(-time.Second), r.Now().Add(time.Minute), r.Now().Add(time.Hour)
+		late.AggregateID, ends.AggregateID, stays.AggregateID = "a", "a", "a"
+		r.Enqueue(late, ends, stays)
+		var events, overdue []*dispatcher.Event
+		for began := time.Now(); len(events) == 0 && time.Since(began) < waitTimeout; {
+			claimed := r.request(r.store, req)
+			events, overdue = claimed.Events, append(overdue, claimed.Expired...)
+		}
+		r.wantIDs(name+": expired", overdue, late.ID)
+		r.wantIDs(name+": claimed", events, ends.ID, stays.ID)
+		if events[0].Expires.Sub(ends.Expires).Abs() > time.Microsecond {
+			r.Errorf("%s: it expires at %v, want %v", name, events[0].Expires, ends.Expires)
+		}
+		row := r.wantFree(late.ID, "expired", 0)
+		if len(r.DeadLetters(late.ID)) > 0 || row.DeadReason != "" || row.Lease != 0 {
+			r.Errorf("%s: the row is %+v, with dead letters %+v", name, row, r.DeadLetters(late.ID))
+		}
+		if lost, err := r.store.Ack(r.Context(), []dispatcher.Lease{events[0].Lease()}); err != nil || len(lost) > 0 { // it was claimed in time
+			r.Errorf("%s: lost %v, %v", name, lost, err)
+		}
+	}
+}

@@ -132,6 +132,7 @@ func exercise(t *testing.T, open func(t *testing.T) Outbox, deletes bool) {
 		{"Release/Fault", releaseFault},
 		{"Claim/Unreadable", claimUnreadable},
 		{"Claim/OwnLimit", claimOwnLimit},
+		{"Claim/Late", claimLate},
 		{"Fencing/LostLease", lostLease},
 		{"Fencing/OwnOldLease", ownOldLease},
 		{"Fencing/Final", final},
@@ -235,7 +236,7 @@ type patient struct{ dispatcher.Store }
 func (p patient) Claim(ctx context.Context, req dispatcher.ClaimRequest) (dispatcher.Claimed, error) {
 	for began := time.Now(); ; {
 		claimed, err := p.Store.Claim(ctx, req)
-		if err != nil || claimed.Leased()+len(claimed.Dead) > 0 || time.Since(began) > waitTimeout {
+		if err != nil || claimed.Leased()+len(claimed.Dead)+len(claimed.Expired) > 0 || time.Since(began) > waitTimeout {
 			return claimed, err
 		}
 	}

@@ -1,7 +1,7 @@
 -- name: claim_fair
 -- claim.sql that gives each tenant of a topic its turn (CONTRACT C-37). claim_parts.sql has most of the arguments. $4 is not
--- used; $5 the tenant after which each topic begins; $12 and $13 tenants that are left alone, each with the number of its
--- topic, from 1; $14 dispatcher, $15 time for each event of a tenant, null for no limit, and $16 how many it may have at
+-- used; $5 the tenant after which each topic begins; $13 and $14 tenants that are left alone, each with the number of its
+-- topic, from 1; $15 dispatcher, $16 time for each event of a tenant, null for no limit, and $17 how many it may have at
 -- once. Rows without a tenant are those of the tenant of zeros.
 --
 -- The index outbox_events_tenant leads to the next tenant after the last one, so a tenant costs one look, whatever it has.
@@ -39,21 +39,21 @@ with recursive walk (topic_no, topic, rows, start, tenant, wrapped, n) as (
 rated as materialized (
     select w.topic_no, w.tenant, r.permits
     from walk as w cross join lateral (
-        select floor(extract(epoch from now() + $16::integer * $15::interval - greatest({used}, now())) / extract(epoch from $15::interval))::integer as permits
+        select floor(extract(epoch from now() + $17::integer * $16::interval - greatest({used}, now())) / extract(epoch from $16::interval))::integer as permits
         from outbox.outbox_rates
-        where namespace = $1::text and dispatcher = $14::text and topic = w.topic and tenant = w.tenant
-          and {used} <= now() + ($16::integer - 1) * $15::interval
+        where namespace = $1::text and dispatcher = $15::text and topic = w.topic and tenant = w.tenant
+          and {used} <= now() + ($17::integer - 1) * $16::interval
         for update skip locked
     ) as r
-    where $15::interval is not null and w.n > 0
+    where $16::interval is not null and w.n > 0
 ),
 added as (
     insert into outbox.outbox_rates (namespace, dispatcher, topic, tenant, used_until)
-    select $1::text, $14::text, w.topic, w.tenant, now()
+    select $1::text, $15::text, w.topic, w.tenant, now()
     from walk as w
-    where $15::interval is not null and w.n > 0 and not exists (
+    where $16::interval is not null and w.n > 0 and not exists (
         select from outbox.outbox_rates as r
-        where r.namespace = $1::text and r.dispatcher = $14::text and r.topic = w.topic and r.tenant = w.tenant
+        where r.namespace = $1::text and r.dispatcher = $15::text and r.topic = w.topic and r.tenant = w.tenant
     )
     order by w.topic, w.tenant
     on conflict do nothing
@@ -63,7 +63,7 @@ turns as materialized (
     select topic_no, topic, rows, tenant, n, coalesce(permits, 2147483647) as permits,
         least(coalesce(permits, 2147483647), (rows + row_number() over topic_turns - 1) / count(*) over (partition by topic_no)) as each
     from walk left join rated using (topic_no, tenant)
-    where n > 0 and ($15::interval is null or permits is not null) and not exists (select from unnest($12::integer[], $13::uuid[]) as full_ (topic_no, tenant) where full_.topic_no = walk.topic_no and full_.tenant = walk.tenant)
+    where n > 0 and ($16::interval is null or permits is not null) and not exists (select from unnest($13::integer[], $14::uuid[]) as full_ (topic_no, tenant) where full_.topic_no = walk.topic_no and full_.tenant = walk.tenant)
     window topic_turns as (partition by topic_no order by n)
 ),
 first as materialized (
@@ -119,7 +119,7 @@ given as materialized (
             'overRate', (
                 select coalesce(json_agg(topic), '[]')
                 from walk as share
-                where $15::interval is not null and n = 0 and exists (
+                where $16::interval is not null and n = 0 and exists (
                     select from walk as w left join rated using (topic_no, tenant)
                     where w.topic_no = share.topic_no and n > 0 and permits is null and exists (
                         select from outbox.outbox_events
@@ -138,7 +138,7 @@ given as materialized (
 -- What is leased counts for its tenant. A claim that comes late, by half the time of an event at most, is made up for.
 used as (
     update outbox.outbox_rates as r
-    set used_until = greatest({used}, now() - $15::interval / 2) + u.events * $15::interval
+    set used_until = greatest({used}, now() - $16::interval / 2) + u.events * $16::interval
     from (
         select topic, tenant, count(*) as events
         from (
@@ -149,6 +149,6 @@ used as (
         where exhausted is not true and (not (select cut from given) or ctid = any (array(select row from fitting)))
         group by topic, tenant
     ) as u
-    where $15::interval is not null and r.namespace = $1::text and r.dispatcher = $14::text and r.topic = u.topic and r.tenant = u.tenant
+    where $16::interval is not null and r.namespace = $1::text and r.dispatcher = $15::text and r.topic = u.topic and r.tenant = u.tenant
 ),
 {lease}

@@ -1,7 +1,7 @@
 -- name: claim_keyed
 -- Leases rows that are due in order per key, and marks those found with no attempt left dead
--- (CONTRACT C-20 to C-22, C-50). claim_parts.sql has most of the arguments. $16 how many rows of each range to look at;
--- $17 rows of a key; $18..$20 keys to read in addition: index of their range, hash, rows of it; $21 which ranges are steps of
+-- (CONTRACT C-20 to C-22, C-50). claim_parts.sql has most of the arguments. $17 how many rows of each range to look at;
+-- $18 rows of a key; $19..$21 keys to read in addition: index of their range, hash, rows of it; $22 which ranges are steps of
 -- a pass.
 --
 -- Why no later row of a key is delivered before an earlier one: the whole statement reads one
@@ -23,13 +23,13 @@ turn as materialized (
         where pg_try_advisory_xact_lock(hashtextextended(topic, hashtextextended($1::text, place + 1)))
         limit 1
     ), 4) end as n
-    from unnest($2::text[], $21::boolean[]) with ordinality as share (topic, step, n)
+    from unnest($2::text[], $22::boolean[]) with ordinality as share (topic, step, n)
 ),
 -- Rows that are due, in the order of the live index. A bounded number is looked at: rows that wait for
 -- others, however many, do not make a claim slow.
 ranges as materialized (
     select share.n as range, event.*
-    from unnest($2::text[], $4::timestamptz[], $5::uuid[], $16::integer[])
+    from unnest($2::text[], $4::timestamptz[], $5::uuid[], $17::integer[])
         with ordinality as share (topic, floor_at, floor_id, look, n)
     join turn on turn.range = share.n
     cross join lateral (
@@ -69,7 +69,7 @@ found as materialized (
 recalled as materialized (
     select key.range, key.rows, event.*
     from (
-        select event.*, {floor} as floor from unnest($18::bigint[], $19::bigint[], $20::integer[]) as event (range, key_hash, rows)
+        select event.*, {floor} as floor from unnest($19::bigint[], $20::bigint[], $21::integer[]) as event (range, key_hash, rows)
     ) as key
     cross join lateral (
         select first.*, event.ctid as locked
@@ -99,7 +99,7 @@ heads as materialized (
 -- twice comes alone: should it fail again, those behind it would only be released.
 head as materialized (
     select range, row, seq, key_hash, exhausted, size_bytes,
-           case when attempts > 1 then 1 else greatest(1, least($17::integer, rows / (select n from heads)[range])) end as rows
+           case when attempts > 1 then 1 else greatest(1, least($18::integer, rows / (select n from heads)[range])) end as rows
     from found
     where row = locked
     union all
@@ -153,7 +153,7 @@ reached as materialized (
            ) end as looked,
            coalesce(last.next_attempt_at, stop.next_attempt_at, case when turn.n > 0 then share.floor_at end) as at,
            coalesce(last.id, stop.id, case when turn.n > 0 then share.floor_id end) as id
-    from unnest($3::integer[], $4::timestamptz[], $5::uuid[], $16::integer[])
+    from unnest($3::integer[], $4::timestamptz[], $5::uuid[], $17::integer[])
         with ordinality as share (rows, floor_at, floor_id, look, n)
     join turn on turn.range = share.n
     left join lateral (

@@ -2,8 +2,9 @@
 -- What the claims have in common: {NAME} in one of them, or in a part, stands for the part "-- NAME" of this file (store.go).
 -- $1 namespace; $2..$5 topics, their limits and floors (time, id); $6 max attempts; $7 max bytes; $8 worker; $9 lease;
 -- $10 whether the bytes hold for the first row too; $11 most bytes of a row: a larger one has no attempt
--- left, and its payload is not read (CONTRACT C-35). A row's own max_attempts comes before the dispatcher's.
--- In order per key: $12 whether a dead row blocks its key; $13..$15 the frontier: hashes of
+-- left, and its payload is not read (CONTRACT C-35). A row's own max_attempts comes before the dispatcher's; so does its expires_at: $12 is how
+-- long an event without is worth sending since it was due first, null for ever (CONTRACT C-18).
+-- In order per key: $13 whether a dead row blocks its key; $14..$16 the frontier: hashes of
 -- keys, ascending, the seq below which no row of each is live, and the run of the server that this holds for
 -- (keyed_frontier.go says why it does).
 --
@@ -11,14 +12,18 @@
 -- and has no attempt left when begin (leases.sql) counted four deliveries of it (CONTRACT C-21, C-22). The lease of a row that was
 -- changed more than a minute from now was given by a clock that was ahead, and is over (CONTRACT C-3).
 
+-- over
+coalesce(expires_at, coalesce(first_due_at, created_at) + $12::interval) <= now()
+
 -- exhausted
-size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6::integer) else suspicion >= 5 end
+-- What has no attempt left, or whose time is over.
+{over} or size_bytes > $11::bigint or case status when 'pending' then attempts >= coalesce(max_attempts, $6::integer) else suspicion >= 5 end
 
 -- due
 next_attempt_at <= now() and (status = 'pending' or locked_until < now() or updated_at > now() + interval '1 minute')
 
 -- used
-case when used_until > now() + $16::integer * $15::interval + interval '1 minute' then now() else used_until end
+case when used_until > now() + $17::integer * $16::interval + interval '1 minute' then now() else used_until end
 
 -- claimable
 -- The setting has the ids of the rows to leave alone (claimSettings in store.go); it is read once.
@@ -48,7 +53,7 @@ fitting as (
 ),
 
 -- lease
--- Leases the rows that are given, and marks those that are spent dead. If they are cut, bytes have no room for all of them,
+-- Leases the rows that are given, and marks those that are spent dead, or expired if their time is over. If they are cut, bytes have no room for all of them,
 -- and only those that are fitting are leased. All rows of a claim get one lease number, which is drawn only when there is a row.
 --
 -- A claim may be lost in a crash of the database, a dead letter may not: with one, the commit waits for the disk as the
@@ -70,14 +75,14 @@ dead_letters as (
     from outbox.outbox_events as e cross join durable cross join lateral (
         select case when e.size_bytes > $11::bigint then 'poison_message' when e.status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end as reason
     ) as why
-    where e.ctid = any ((select spent from given)::tid[])
+    where e.ctid = any ((select spent from given)::tid[]) and ({over}) is not true
 )
 -- By ctid: the rows are locked, so it holds still, and the plan is the same with any statistics.
 -- A row that another transaction changed in between is not matched, and is for the next claim.
 -- The server keeps all rows before it sends the first; to keep them once more costs a third more.
 update outbox.outbox_events
-set status = case when ctid = any ((select spent from given)::tid[]) then 'dead' else 'processing' end,
-    dead_reason = case when ctid = any ((select spent from given)::tid[]) then
+set status = case when ctid = any ((select spent from given)::tid[]) then case when {over} then 'expired' else 'dead' end else 'processing' end,
+    dead_reason = case when ctid = any ((select spent from given)::tid[]) and ({over}) is not true then
         case when size_bytes > $11::bigint then 'poison_message' when status = 'processing' then 'processing_timeout' else 'max_retries_exceeded' end
     end,
     attempts = case when ctid = any ((select spent from given)::tid[]) or status = 'processing' then attempts else attempts + 1 end,
@@ -85,15 +90,16 @@ set status = case when ctid = any ((select spent from given)::tid[]) then 'dead'
     lease = case when ctid = any ((select spent from given)::tid[]) then lease else (select nextval('outbox.outbox_leases')) end,
     locked_by = case when ctid = any ((select spent from given)::tid[]) then null else $8::uuid end,
     locked_until = case when ctid = any ((select spent from given)::tid[]) then null else now() + $9::interval end,
-    updated_at = now()
+    updated_at = now(),
+    expires_at = case when {over} then coalesce(expires_at, coalesce(first_due_at, created_at) + $12::interval) else expires_at end
 where ctid = any (case when not (select cut from given) then (select rows from given) else array(select row from fitting) end)
 -- Nulls are for what most rows would repeat: each column costs. Headers of at most 8 bytes are none: to compare
 -- them with '{}' costs more. A row that became dead has its last failure for a payload.
-returning dead_reason, id, topic, attempts, lease, next_attempt_at, case when (select cut from given) then true end as cut,
+returning coalesce(dead_reason, case status when 'expired' then status end), id, topic, attempts, lease, next_attempt_at, case when (select cut from given) then true end as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    max_attempts, retry, case when dead_reason is null and pg_column_size(headers) > 8 then headers end as headers,
-    case when dead_reason is null then payload else failures -> -1 end as payload,
-    aggregate_sequence, fault_since, suspicion
+    max_attempts, retry, case when status = 'processing' and pg_column_size(headers) > 8 then headers end as headers,
+    case when status = 'processing' then payload else failures -> -1 end as payload,
+    aggregate_sequence, fault_since, suspicion, coalesce(expires_at, coalesce(first_due_at, created_at) + $12::interval) as expires_at
 
 -- micros
 -- The position that a range was read to, as microseconds since 2000: of some times, such as -infinity, JSON has a text that Go
@@ -104,8 +110,8 @@ case when isfinite(at) then (extract(epoch from at) * 1000000)::bigint - 9466848
 -- While something holds vacuum back, the index of keys has an entry of each row that was delivered meanwhile, so what
 -- lies below a key's floor is not read. The row of a resolved dead letter may be live again: its key has no floor.
 frontier as materialized (
-    select $13::bigint[] as keys, $14::bigint[] as floors
-    where $15::text = concat(extract(epoch from pg_postmaster_start_time()), ' ', pg_last_wal_replay_lsn())
+    select $14::bigint[] as keys, $15::bigint[] as floors
+    where $16::text = concat(extract(epoch from pg_postmaster_start_time()), ' ', pg_last_wal_replay_lsn())
 ),
 
 -- first
@@ -127,6 +133,6 @@ coalesce((
 -- unblocked
 (
                select dead.seq from outbox.outbox_dead_letters as dead
-               where $12::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
+               where $13::boolean and dead.resolution is null and dead.key_hash = event.key_hash and dead.seq < event.seq
                limit 1
            ) is null

@@ -193,7 +193,7 @@ limit $6::integer
 -- $1 ids.
 select dead_reason, id, topic, attempts, lease, next_attempt_at, null::boolean as cut,
     seq, created_at, tenant_id, dedupe_key, partition_key, event_type, aggregate_type, aggregate_id,
-    max_attempts, retry, headers, payload, aggregate_sequence, fault_since, suspicion, status
+    max_attempts, retry, headers, payload, aggregate_sequence, fault_since, suspicion, expires_at, status
 from outbox.outbox_events
 where id = any ($1::uuid[])
 order by id desc

@@ -68,6 +68,9 @@ func extensions(e *dispatcher.Event) map[string]any {
 	if e.TenantID.Valid {
 		x["tenantid"] = e.TenantID.UUID.String()
 	}
+	if !e.Expires.IsZero() {
+		x["expirytime"] = e.Expires.UTC()
+	}
 	setText(x, "dedupekey", e.DedupeKey)
 	setText(x, "aggregatetype", e.AggregateType)
 	setText(x, "aggregateid", e.AggregateID)

@@ -204,6 +204,7 @@ func (p *progress) Acked(*dispatcher.Event, time.Duration) {
 func (*progress) Claimed(string, int)                                           {}
 func (*progress) Delivered(*dispatcher.Event, time.Duration, time.Duration)     {}
 func (*progress) Failed(*dispatcher.Event, error, time.Duration, time.Duration) {}
+func (*progress) Expired(string, int)                                           {}
 func (*progress) DeadLettered(dispatcher.DeadEvent)                             {}
 func (*progress) LeaseLost(int)                                                 {}
 func (*progress) Refused(int)                                                   {}
