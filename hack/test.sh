@@ -9,7 +9,7 @@
 #   cluster   the main job, a stop and an upgrade on a real cluster
 #   e2e       all specs on a real cluster, or those that LABELS picks
 #   modules   what has a go.mod of its own, without Go's cache
-#   all       everything, without Go's cache: all majors of PostgreSQL, all specs, all tools, in two lanes side by side
+#   all       everything, without Go's cache: all majors of PostgreSQL, all specs, all tools, in two groups side by side
 #
 # Each part runs, also after another one failed. The end lists what failed, with the commands that run it alone. With
 # CI=true, what a test needs and cannot have is a failure; without it, the tests that need it are skipped.
@@ -198,12 +198,12 @@ control() {
 
 tools() { step "Tools that changed" changed_tools; }
 
-# everything runs two lanes side by side, since each waits half of its time: the specs and the modules, whose output comes
-# at their end, beside all else.
+# everything runs two groups side by side, since each waits half of its time: the specs and the modules, whose output comes
+# at their end, next to all else.
 everything() {
-  local beside=$log.beside lane
-  LABELS='' hack/test.sh e2e modules >"$beside" 2>&1 &
-  lane=$!
+  local others=$log.others group
+  LABELS='' hack/test.sh e2e modules >"$others" 2>&1 &
+  group=$!
   count=-count=1
   step "The data plane with the race detector, on PostgreSQL ${majors[0]}" race on "${majors[0]}" tests $parallel -short ./dispatcher/... ./migrations/...
   simulations
@@ -212,10 +212,10 @@ everything() {
     step "PostgreSQL $major: tables, statements and order per key" on "$major" tests $parallel -short "${database[@]}"
     step "Budgets of plans and WAL, on PostgreSQL $major" on "$major" budgets
   done
-  step "All specs on a real cluster, and the modules, which ran beside" ended $lane "$beside"
+  step "All specs on a real cluster, and the modules, which ran next to it" ended $group "$others"
 }
 
-# ended PID FILE: waits for the lane, and shows what it printed.
+# ended PID FILE: waits for the group, and shows what it printed.
 ended() {
   local code=0
   wait "$1" || code=$?
