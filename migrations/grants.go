@@ -48,6 +48,7 @@ func Grants(schema, role string, kind Kind) []string {
 			"grant execute on function "+on("outbox_fence_down")+to,
 			"grant execute on function "+on("outbox_sequences_behind")+to,
 			"grant execute on function "+on("outbox_adoption_rows")+to,
+			"grant execute on function "+on("outbox_copy")+to,
 			"grant select, insert, update, delete on table "+on("outbox_workers")+to,
 			"grant select, insert, update, delete on table "+on("outbox_rates")+to,
 			"grant select, insert, update on table "+on("outbox_sweeps")+to,

@@ -12,7 +12,7 @@ import (
 )
 
 // Version is the number of the latest migration: the schema that this binary is made for.
-const Version = 8
+const Version = 9
 
 // Applied is one migration that the database has.
 type Applied struct {

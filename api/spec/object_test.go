@@ -309,7 +309,7 @@ func TestNotificationsAndRetentionOfTheOutbox(t *testing.T) {
 // What a sink has next to its kind reaches the kind, with the default of the kind.
 func TestSinksAreHandedTheirAccess(t *testing.T) {
 	timeouts := map[string]time.Duration{
-		"http": 10, "kafka": 30, "log": 0, "nats": 10, "postgres": 30, "pubSub": 10, "rabbitmq": 30, "redis": 10, "serviceBus": 10, "sns": 10, "sqs": 10,
+		"copy": 10, "http": 10, "kafka": 30, "log": 0, "nats": 10, "postgres": 30, "pubSub": 10, "rabbitmq": 30, "redis": 10, "serviceBus": 10, "sns": 10, "sqs": 10,
 	}
 	for _, kind := range SinkKinds() {
 		s := Sink{Auth: &Auth{Username: "a"}, TLS: &TLS{CAFile: "b"}}

@@ -9,19 +9,23 @@ import (
 
 // Sink is the destination of events: exactly one kind, and how to reach it.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.kafka), has(self.log), has(self.nats), has(self.postgres), has(self.pubSub), has(self.rabbitmq), has(self.redis), has(self.serviceBus), has(self.sns), has(self.sqs)].filter(set, set).size() == 1",message="sink must have exactly one of http, kafka, log, nats, postgres, pubSub, rabbitmq, redis, serviceBus, sns and sqs; add the one that events go to, or remove the others"
+// +kubebuilder:validation:XValidation:rule="[has(self.copy), has(self.http), has(self.kafka), has(self.log), has(self.nats), has(self.postgres), has(self.pubSub), has(self.rabbitmq), has(self.redis), has(self.serviceBus), has(self.sns), has(self.sqs)].filter(set, set).size() == 1",message="sink must have exactly one of copy, http, kafka, log, nats, postgres, pubSub, rabbitmq, redis, serviceBus, sns and sqs; add the one that events go to, or remove the others"
 // +kubebuilder:validation:XValidation:rule="has(self.auth) ? self.auth.type in (has(self.http) ? ['Basic', 'Token'] : has(self.kafka) ? ['Plain', 'ScramSHA256', 'ScramSHA512', 'OAuthBearer', 'AWSMSKIAM'] : has(self.nats) ? ['Basic', 'Token', 'NKey', 'Credentials'] : has(self.rabbitmq) ? ['Plain', 'External'] : has(self.redis) ? ['Basic', 'Password'] : []) : !has(self.rabbitmq)",fieldPath=".auth",message="auth must have the type Basic or Token for http; Plain, ScramSHA256, ScramSHA512, OAuthBearer or AWSMSKIAM for kafka; Basic, Token, NKey or Credentials for nats; Plain or External for rabbitmq, which needs auth; Basic or Password for redis; others have none; correct the type, or remove auth"
-// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !(has(self.log) || has(self.pubSub) || has(self.serviceBus) || has(self.sns) || has(self.sqs))",fieldPath=".tls",message="tls is for http, kafka, nats, postgres, rabbitmq and redis; remove it"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !(has(self.copy) || has(self.log) || has(self.pubSub) || has(self.serviceBus) || has(self.sns) || has(self.sqs))",fieldPath=".tls",message="tls is for http, kafka, nats, postgres, rabbitmq and redis; remove it"
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.http) || self.http.url.startsWith('https://') && [has(self.tls.caSecretRef), has(self.tls.caConfigMapRef), has(self.tls.clientCertSecretRef), has(self.tls.serverName)].exists(set, set)",fieldPath=".tls",message="tls is for an https:// url, and must have caSecretRef, caConfigMapRef, clientCertSecretRef or serverName; change http.url, add what the server needs, or remove tls"
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.postgres) || !has(self.tls.serverName) && [has(self.tls.caSecretRef), has(self.tls.caConfigMapRef), has(self.tls.clientCertSecretRef)].exists(set, set)",fieldPath=".tls",message="tls of postgres must have an authority or a client certificate, and no serverName, because the connection string says sslmode and host; add caSecretRef, caConfigMapRef or clientCertSecretRef, or remove tls"
 // +kubebuilder:validation:XValidation:rule="!has(self.auth) || (self.auth.type == 'AWSMSKIAM' ? has(self.tls) : self.auth.type == 'External' ? has(self.tls) && has(self.tls.clientCertSecretRef) : true)",fieldPath=".tls",message="tls is needed by auth of type AWSMSKIAM, and tls.clientCertSecretRef by type External; add it"
-// +kubebuilder:validation:XValidation:rule="!has(self.contentMode) || has(self.http) || self.contentMode != 'Batch' && [has(self.log), has(self.postgres), has(self.sns), has(self.sqs)].all(set, !set)",fieldPath=".contentMode",message="contentMode is Batch for http alone, and none for log, postgres, sns and sqs; choose Binary or Structured, or remove contentMode"
+// +kubebuilder:validation:XValidation:rule="!has(self.contentMode) || has(self.http) || self.contentMode != 'Batch' && [has(self.copy), has(self.log), has(self.postgres), has(self.sns), has(self.sqs)].all(set, !set)",fieldPath=".contentMode",message="contentMode is Batch for http alone, and none for copy, log, postgres, sns and sqs; choose Binary or Structured, or remove contentMode"
 // +kubebuilder:validation:XValidation:rule="!has(self.http) || !has(self.http.batchSize) || self.?contentMode.orValue('Binary') == 'Batch'",fieldPath=".http.batchSize",message="batchSize belongs to contentMode Batch; set contentMode to Batch, or remove batchSize"
 // +kubebuilder:validation:XValidation:rule="!has(self.kafka) || self.kafka.encoding == 'JSON' || self.?contentMode.orValue('Binary') == 'Binary'",fieldPath=".kafka.encoding",message="encoding Avro and Protobuf belong to contentMode Binary, because the payload must be the record's value; set contentMode to Binary, or encoding to JSON"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || !has(self.log) && self.timeout.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self.timeout) >= duration(has(self.http) ? '10ms' : '100ms') && duration(self.timeout) <= duration('10m')",fieldPath=".timeout",message="timeout must be a duration from 100ms (http: 10ms) to 10m, such as 10s; log has none"
-// +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.size() == 0 || !(has(self.log) || has(self.postgres))",fieldPath=".routes",message="routes are for sinks that have several destinations, and log and postgres have one; remove routes, or choose another sink"
+// +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.size() == 0 || !(has(self.copy) || has(self.log) || has(self.postgres))",fieldPath=".routes",message="routes are for sinks that have several destinations, and copy, log and postgres have none to choose from; remove routes, or choose another sink"
 // +kubebuilder:validation:XValidation:rule="!has(self.routes) || self.routes.map(r, has(r.topics) && r.topics.size() > 0).indexOf(false) in [-1, self.routes.size() - 1]",fieldPath=".routes",message="routes must have the one without topics last, because it takes all that is left; move it to the end"
 type Sink struct {
+	// copy copies events to other topics of their namespace, for several destinations.
+	// +optional
+	Copy *CopySink `json:"copy,omitempty"`
+
 	// http posts CloudEvents 1.0 to a URL.
 	// +optional
 	HTTP *HTTPSink `json:"http,omitempty"`
@@ -80,15 +84,15 @@ type Sink struct {
 
 	// contentMode is how a message holds an event: Binary (attributes as headers, the
 	// payload as body), Structured (one JSON object) or, for http, Batch (a JSON array
-	// of several events). Not for log, postgres, sns and sqs. When not set: Binary.
+	// of several events). Not for copy, log, postgres, sns and sqs. When not set:
+	// Binary.
 	// +optional
 	ContentMode ContentMode `json:"contentMode,omitempty"`
 
 	// routes choose the destination in the sink by topic; the first route that has the
-	// topic is used. Not for log and postgres, which have one destination. With
-	// routes, the attempts of an event whose topic has no route fail, and the event is
-	// dead after maxAttempts. When not set: the sink's own setting, else the name of
-	// the topic.
+	// topic is used. Not for copy, log and postgres. With routes, the attempts of an
+	// event whose topic has no route fail, and the event is dead after maxAttempts.
+	// When not set: the sink's own setting, else the name of the topic.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64

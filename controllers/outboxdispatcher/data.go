@@ -77,7 +77,7 @@ func topicsShared(o observed) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, api.ReasonNotShared, "No other dispatcher of the outbox delivers topics of this one.")
 	}
 	return condition(kind, metav1.ConditionTrue, api.ReasonTopicsShared, fmt.Sprintf(
-		"%s too, so each event goes to one of them only, to whichever claims it first. Give each topics of its own, or keep one of them: an event has one dispatcher.",
+		"%s too, so each event goes to one of them only, to whichever claims it first. Give each topics of its own, or keep one of them; for several destinations of an event use the sink copy.",
 		deliver(sharing)))
 }
 

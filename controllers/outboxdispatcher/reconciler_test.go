@@ -288,6 +288,7 @@ var _ = Describe("the workload", Label("workload"), func() {
 
 // smallest is each kind of sink with what it cannot do without.
 var smallest = []string{
+	"copy: {topics: [b]}}, topics: [a], message: {format: CloudEvents",
 	"http: {url: 'http://a.example'}",
 	"kafka: {brokers: ['a:9092']}",
 	"kafka: {brokers: ['a:9092']}, auth: {type: OAuthBearer, secretRef: {name: a, key: b}}, tls: {}",

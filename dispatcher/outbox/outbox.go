@@ -26,12 +26,14 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/client/producer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/deadletters"
 	"github.com/outbox-operator/outbox-operator/dispatcher/engine"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/metrics"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/monitor"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/replay"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/retention"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/copysink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
 )
 
@@ -41,7 +43,8 @@ type Config struct {
 	// Observer is the dispatcher's own and stays nil: see Registerer.
 	dispatcher.Config
 	// Store says where the outbox is and whose events these are. Its Dispatcher, by which processes know each other,
-	// defaults to "dispatcher". Its Worker defaults to a random one. Its Fair and Notify follow Fairness and Notify.
+	// defaults to "dispatcher". Its Worker defaults to a random one. Its Fair and Notify follow Fairness and Notify,
+	// and its WithoutPayloads the sink.
 	Store pgstore.Options
 	// Retention removes rows. Defaults to 7 days for delivered ones and 30 days for resolved dead ones.
 	Retention Retention
@@ -84,6 +87,7 @@ type Dispatcher struct {
 	cfg      Config
 	pool     *pgxpool.Pool
 	store    *pgstore.Store
+	copies   []string // the topics that it copies to
 	log      *slog.Logger
 	outcomes *tally
 	hour     monitor.Hour
@@ -104,6 +108,8 @@ func New(pool *pgxpool.Pool, sink dispatcher.Sink, cfg Config) (*Dispatcher, err
 	cfg.Store.Schema = cmp.Or(cfg.Store.Schema, "outbox")
 	cfg.Store.Fair, cfg.Store.Notify = cfg.Fairness == dispatcher.FairnessTenant, cfg.Notify != nil
 	cfg.SinkKind, cfg.Version = cmp.Or(cfg.SinkKind, "handlers"), cmp.Or(cfg.Version, "dev")
+	copier, _ := sink.(*copysink.Sink)
+	cfg.Store.WithoutPayloads = copier != nil
 	if cfg.Store.Worker == uuid.Nil {
 		cfg.Store.Worker = uuid.New()
 	}
@@ -125,6 +131,9 @@ func New(pool *pgxpool.Pool, sink dispatcher.Sink, cfg Config) (*Dispatcher, err
 		process: monitor.Process{Name: cfg.Store.Dispatcher, Namespace: cfg.Store.Namespace, Topics: cfg.Topics,
 			Version: cfg.Version, Worker: cfg.Store.Worker.String(), StartedAt: time.Now()},
 	}
+	if copier != nil {
+		d.copies = copier.Bind(d.store, producer.NewWaker(pool, producer.WakerOptions{Schema: cfg.Store.Schema}).Wake)
+	}
 	settings := cfg.Config
 	settings.Observer = d.outcomes
 	var err error
@@ -137,7 +146,7 @@ func New(pool *pgxpool.Pool, sink dispatcher.Sink, cfg Config) (*Dispatcher, err
 
 // info is what other processes know of this one.
 func (d *Dispatcher) info() pgstore.WorkerInfo {
-	return pgstore.WorkerInfo{Dispatcher: d.cfg.Store.Dispatcher, Topics: d.cfg.Topics, Version: d.cfg.Version,
+	return pgstore.WorkerInfo{Dispatcher: d.cfg.Store.Dispatcher, Topics: d.cfg.Topics, Copies: d.copies, Version: d.cfg.Version,
 		Ordered: d.cfg.Ordering == dispatcher.OrderingKey, Blocks: d.cfg.OnDead == dispatcher.OnDeadBlock}
 }
 

@@ -19,16 +19,17 @@ import (
 
 // Ack implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Ack(ctx context.Context, leases []dispatcher.Lease) ([]dispatcher.Lease, error) {
-	lost, err := s.write(ctx, "ack", s.sql["ack"], leases)
+	lost, err := s.write(ctx, "ack", s.sql["ack"], s.copied.others(leases))
 	if err == nil {
 		s.keyed.written(leases)
+		s.copied.forget(leases)
 	}
 	return lost, err
 }
 
 // Extend implements [dispatcher.Store]. The error is the database's.
 func (s *Store) Extend(ctx context.Context, leases []dispatcher.Lease, lease time.Duration) ([]dispatcher.Lease, error) {
-	lost, err := s.write(ctx, "extend", s.sql["extend"], leases, lease)
+	lost, err := s.write(ctx, "extend", s.sql["extend"], s.copied.others(leases), lease)
 	s.keyed.written(lost)
 	return lost, err
 }
@@ -211,6 +212,8 @@ type WorkerInfo struct {
 	Dispatcher string
 	// Topics are those that it delivers. Empty means all.
 	Topics []string
+	// Copies are the topics that it copies its events to. Empty for none.
+	Copies []string
 	// Version of the program.
 	Version string
 	// Ordered is true when events wait for earlier ones of their key: it claims with a KeyOrder.
@@ -240,7 +243,7 @@ func (s *Store) Heartbeat(ctx context.Context, w WorkerInfo) (seen Peers, err er
 		paused = []byte("{}") // texts have their JSON
 	}
 	args := []any{pgUUID(s.opts.Worker), w.Dispatcher, s.opts.Namespace, w.Topics, w.Version, w.Blocks,
-		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), w.Ordered, w.RatePart}
+		w.Delivered[0], w.Failed[0], w.Delivered[1], w.Failed[1], w.Paused, string(paused), cmp.Or(w.Live, 45*time.Second), w.Ordered, w.RatePart, w.Copies}
 	err = s.run(ctx, "note that the worker runs", relaxed, s.sql["heartbeat"], args, func(rows pgx.Rows) (err error) {
 		seen, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Peers])
 		return err

@@ -38,6 +38,9 @@ type Options struct {
 	// ExpireAfter is how long an event without a time of its own is worth sending, since it was due first (CONTRACT C-18).
 	// Defaults to 0, for ever.
 	ExpireAfter time.Duration
+	// WithoutPayloads has Claim leave the payloads in the database, for a sink that copies the events there: see Store.Copy.
+	// Defaults to false.
+	WithoutPayloads bool
 	// Worker is the name of this process in leases. No two processes may share one. Defaults to a
 	// random one.
 	Worker uuid.UUID
@@ -54,6 +57,7 @@ type Store struct {
 	floors      floors
 	turns       turns
 	keyed       keyed
+	copied      copied
 	searchFor   time.Duration // of a claim in order per key
 	frontier    frontier
 	holders     holders
@@ -78,6 +82,11 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 	if opts.ExpireAfter > 0 {
 		expireAfter = &opts.ExpireAfter
 	}
+	for name, text := range sql {
+		if opts.WithoutPayloads && strings.HasPrefix(name, "claim") {
+			sql[name] = strings.ReplaceAll(text, "then payload else", "then null else")
+		}
+	}
 	notify := ""
 	if opts.Notify {
 		notify = notifySetting
@@ -92,6 +101,7 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 		sql:         sql,
 		floors:      floors{byTopic: map[string]floor{}},
 		keyed:       keyed{byTopic: map[string]*passage{}, rows: map[uuid.UUID]heldRow{}},
+		copied:      copied{leases: map[dispatcher.Lease]bool{}},
 		turns:       turns{after: map[string]uuid.UUID{}},
 	}
 }

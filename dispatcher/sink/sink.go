@@ -15,6 +15,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/document"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pipeline"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/registry"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/copysink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/kafkasink"
@@ -120,6 +121,14 @@ func Limit(ctx context.Context, cfg spec.Config) (bytes int, setting string) {
 	return 0, ""
 }
 
+// Warnings says what is odd about the destinations of cfg, though events can be delivered to them. It fails when they cannot be reached.
+func Warnings(ctx context.Context, cfg spec.Config) ([]string, error) {
+	if cfg.Sink.Copy == nil {
+		return nil, nil
+	}
+	return copysink.New(cfg).Warnings(ctx)
+}
+
 // bare is the sink alone. route says where in it an event goes; nil leaves that to the sink's settings.
 func bare(cfg spec.Config, route func(*dispatcher.Event) (string, error), log io.Writer) (dispatcher.Sink, error) {
 	cfg, err := document.Complete(cfg)
@@ -128,6 +137,8 @@ func bare(cfg spec.Config, route func(*dispatcher.Event) (string, error), log io
 	}
 	s := cfg.Sink
 	switch s.Kind() {
+	case "copy":
+		return copysink.New(cfg), nil
 	case "http":
 		return httpsink.New(*s.HTTP, route)
 	case "kafka":

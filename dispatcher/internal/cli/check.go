@@ -245,6 +245,13 @@ func (c *checks) sink(ctx context.Context, cfg spec.Config) (responds bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	c.limit(ctx, cfg)
+	warnings, err := sink.Warnings(ctx, cfg)
+	if err != nil {
+		c.report("sink", "", err)
+	}
+	for _, warning := range warnings {
+		fmt.Fprintf(c.out, "WARN sink: %s\n", warning)
+	}
 	return true
 }
 

@@ -127,7 +127,7 @@ func storeOptions(cfg spec.Config, worker uuid.UUID) pgstore.Options {
 // trace records a span for each delivery, if the environment enables it.
 func (e *process) trace(ctx context.Context, version string, cfg spec.Config) (err error) {
 	e.spans, err = otlp.NewProvider(ctx, otlp.Process{Dispatcher: cfg.Name, Version: version, Worker: e.worker.String()}, e.log)
-	if e.spans != nil {
+	if e.spans != nil && cfg.Sink.Copy == nil { // a copy is delivered later, and has its span then
 		e.sink = tracing.Sink(e.sink, e.spans, tracing.System(cfg.Sink.Kind()))
 	}
 	return err

@@ -15,7 +15,7 @@ import (
 // would be valid. Where a file is set, the reference to its key need not be. It fails with the API
 // server's words, but without the values, which may be secrets.
 func Complete(c spec.Config) (spec.Config, error) {
-	d := spec.Dispatcher{Namespace: "any", OutboxRef: &spec.OutboxRef{Name: "any"}, Delivery: spec.Delivery{Timeout: spec.Duration(time.Hour)}, Sink: c.Sink, Message: c.Message}
+	d := spec.Dispatcher{Namespace: "any", Topics: c.Topics, OutboxRef: &spec.OutboxRef{Name: "any"}, Delivery: spec.Delivery{Timeout: spec.Duration(time.Hour)}, Sink: c.Sink, Message: c.Message}
 	made := spec.Copy(&d)
 	made.Refer()
 	text, err := json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": "OutboxDispatcher", "metadata": map[string]any{"name": "any"}, "spec": made})

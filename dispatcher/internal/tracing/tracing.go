@@ -30,7 +30,7 @@
 // One for each attempt of each event, of kind PRODUCER, named "publish" and the topic. The Messaging
 // semantic conventions of OpenTelemetry say what it carries:
 //
-//	messaging.system             kafka, rabbitmq, nats, redis, http, aws_sqs, aws.sns, gcp_pubsub, servicebus, postgresql, log
+//	messaging.system             kafka, rabbitmq, nats, redis, http, aws_sqs, aws.sns, gcp_pubsub, servicebus, postgresql, log; copy has no span
 //	messaging.operation.name     publish
 //	messaging.operation.type     send
 //	messaging.destination.name   the event's topic in the outbox

@@ -200,12 +200,12 @@ func TestEveryKindHasItsSystem(t *testing.T) {
 	for kind, want := range map[string]string{"kafka": "kafka", "sns": "aws.sns", "sqs": "aws_sqs", "pubSub": "gcp_pubsub", "serviceBus": "servicebus", "postgres": "postgresql", "http": "http"} {
 		need.Want(t, want, "%s is %q, want %q", tracing.System(kind), kind)
 	}
-	page, err := os.ReadFile("doc.go")
+	page, err := os.ReadFile("tracing.go")
 	need.OK(t, err)
 	for _, kind := range spec.SinkKinds() {
 		name, _, _ := strings.Cut(kind.Tag.Get("json"), ",")
 		if !regexp.MustCompile(`messaging\.system .*\b` + regexp.QuoteMeta(tracing.System(name)) + `\b`).Match(page) {
-			t.Errorf("doc.go does not have %s, the messaging.system of %s", tracing.System(name), name)
+			t.Errorf("tracing.go does not have %s, the messaging.system of %s", tracing.System(name), name)
 		}
 	}
 	need.Want(t, 1, "the batch size is not the sink's", tracing.Sink(&destination{}, sdk.NewTracerProvider(), "kafka").BatchSize())
