@@ -73,7 +73,7 @@ func rootCommand(version string) *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 	}
 	root.SetUsageFunc(usage)
-	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), enqueueCommand(), tryCommand(),
+	root.AddCommand(runCommand(version), onceCommand(version), migrateCommand(), adoptCommand(), checkCommand(), copyCommand(), enqueueCommand(), tryCommand(),
 		withOperations(deadCommand(), version), eventsCommand(), unservedCommand(), uiCommand(), verifyCommand(), verifyConsumerCommand(), versionCommand(version))
 	deadcmd.RefuseUnknown(root)
 	return root

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+)
+
+// A late subscriber gets the kept events in their order, each once, however often the command is ended, beside itself and beside a dispatcher
+// that copies.
+// CONTRACT: C-19
+func TestLateSubscriberGetsKeptEvents(t *testing.T) {
+	t.Parallel()
+	o := installed(t)
+	const n = 4000
+	o.exec(t, fmt.Sprintf(`select outbox.enqueue('shop', 'orders', '{}', p_aggregate_id => 'a' || n %% 9) from generate_series(1, %d) as n`, n))
+	o.exec(t, `update outbox.outbox_events set status = 'delivered'; update outbox.outbox_events set created_at = now() - interval '4 days' where seq <= 100; update outbox.outbox_events set status = 'pending' where seq > 3990`)
+	file := o.file(t, o.dispatcher, "topics: [orders]\n"+dispatching("{copy: {topics: [orders.billing]}}"))
+	copying := []string{"copy", "-f", file, "--from", "orders", "--to", "orders.billing", "--since", "72h", "--rate"}
+	for range 3 {
+		cmd := command(t, append(copying, "400")...)
+		check(t, cmd.Start())
+		before := o.count(t, `topic = 'orders.billing'`)
+		await(t, "it copies", func() bool { return o.count(t, `topic = 'orders.billing'`) > before })
+		check(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+	}
+	run(t, "", "once", "-f", file, "-n", "100").ok(t)
+	done := make(chan output)
+	for range 2 {
+		go func() { done <- run(t, "", append(copying, "100000")...) }()
+	}
+	for range 2 {
+		(<-done).ok(t, ` of 3900 events of "orders" to "orders.billing"; `)
+	}
+	run(t, "", append(copying, "500")...).ok(t, `copied 0 of 3900 events of "orders" to "orders.billing"; 3900 were there already, and 0 were removed meanwhile`)
+	need.Want(t, 3900, "%d copies, want %d", o.count(t, `topic = 'orders.billing'`))
+	need.Want(t, "0", "%s late copies are out of order, want %s", o.text(t, `select count(*) from (select o.seq < lag(o.seq) over (order by e.seq) as inverted from outbox.outbox_events as e
+		join outbox.outbox_events as o on o.id::text = e.headers ->> 'originalid' where o.seq <= 3990) as e where inverted`))
+	run(t, "", append(copying[:len(copying)-3], "0s")...).ended(t, 1, "--since is not above 0")
+	run(t, "", "copy", "-f", file, "--from", "orders", "--to", "orders", "--since", "1h").ended(t, 1, "are not two topics")
+}
