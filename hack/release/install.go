@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -120,16 +119,14 @@ func (r *release) install(ctx context.Context, imageDigest string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(kube, "kubectl"), "kustomize", filepath.Join(r.root, "config/default"))
-	cmd.Stderr = os.Stderr
-	text, err := cmd.Output()
+	text, err := output(ctx, r.root, filepath.Join(kube, "kubectl"), "kustomize", "config/default")
 	if err != nil {
-		return fmt.Errorf("kubectl kustomize config/default: %w", err)
+		return err
 	}
-	if len(image.FindAll(text, -1)) == 0 {
+	if !image.MatchString(text) {
 		return errors.New("config/default has no image outbox-operator:dev, which a release replaces: change hack/release with it")
 	}
-	head := "# outbox-operator " + r.version + ": kubectl apply --server-side -f install.yaml\n"
-	r.files["install.yaml"] = append([]byte(head), image.ReplaceAll(text, []byte("${1}"+r.image+":"+r.version+"@"+imageDigest))...)
+	text = image.ReplaceAllString(text, "${1}"+r.image+":"+r.version+"@"+imageDigest)
+	r.files["install.yaml"] = []byte("# outbox-operator " + r.version + ": kubectl apply --server-side -f install.yaml\n" + text + "\n")
 	return nil
 }

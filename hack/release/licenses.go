@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -40,18 +38,16 @@ type linked struct {
 	spdx               []string
 }
 
-// modulesOf returns the modules that are linked into the packages on a system, Go's library first, with their texts.
-func modulesOf(ctx context.Context, root string, systems []string, packages ...string) ([]linked, error) {
+// modulesOf returns the modules that are linked into the programs on the systems, Go's library first, with their texts.
+func modulesOf(ctx context.Context, root string, systems []string) ([]linked, error) {
 	modules, dirs := map[string]*linked{}, map[string]bool{}
 	for _, system := range systems {
-		cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-deps", "-tags", "grpcnotrace", "-json=Dir,Module,Standard"}, packages...)...)
-		cmd.Dir, cmd.Stderr = root, os.Stderr
-		cmd.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0")
-		out, err := cmd.Output()
+		list := []string{"GOOS=" + system, "CGO_ENABLED=0", "go", "list", "-deps", "-tags", "grpcnotrace", "-json=Dir,Module,Standard"}
+		out, err := output(ctx, root, "env", append(list, programs...)...)
 		if err != nil {
-			return nil, fmt.Errorf("go list for %s: %w", system, err)
+			return nil, err
 		}
-		for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
 			var p struct {
 				Dir      string
 				Standard bool

@@ -3,7 +3,7 @@
 //	release VERSION OUT                    a release, as the README of this folder lists it
 //	release image NAME OUT.tar             the image of this checkout for this machine's architecture
 //	release pack NAME OUT.tar DIR PROGRAM  an image of a folder
-//	release licenses OUT                   the texts of the licences of what the image links
+//	release licenses OUT                   the texts of the licences of what the programs link
 //	release verify                         whether what is linked has only allowed licences and no known vulnerability with a fix
 package main
 
@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -49,7 +50,7 @@ func run(ctx context.Context, o options, args []string) error {
 	case command == "pack" && len(args) == 5:
 		return packImage(args[1], args[2], args[3], args[4], runtime.GOARCH, nil)
 	case command == "licenses" && len(args) == 2:
-		text, _, err := o.licenses(ctx, []string{"linux"}, operator...)
+		text, _, err := o.licenses(ctx, systems...)
 		if err != nil {
 			return err
 		}
@@ -65,6 +66,8 @@ func run(ctx context.Context, o options, args []string) error {
 var (
 	operator = []string{"./controllers/cmd/manager", "./dispatcher/cmd/dispatcher"} // the programs of the image
 	plugin   = "./controllers/cmd/kubectl-outbox"
+	programs = append(slices.Clone(operator), plugin)
+	systems  = []string{"linux", "darwin", "windows"} // of the plugin
 )
 
 // options are the flags, and the checkout.
@@ -73,13 +76,13 @@ type options struct {
 	try                      bool
 }
 
-// licenses returns the text of LICENSES for packages, and their modules.
-func (o options) licenses(ctx context.Context, systems []string, packages ...string) ([]byte, []linked, error) {
+// licenses returns the text of LICENSES, one for all programs, and their modules.
+func (o options) licenses(ctx context.Context, systems ...string) ([]byte, []linked, error) {
 	own, err := os.ReadFile(filepath.Join(o.root, "LICENSE"))
 	if err != nil {
 		return nil, nil, err
 	}
-	modules, err := modulesOf(ctx, o.root, systems, packages...)
+	modules, err := modulesOf(ctx, o.root, systems)
 	return licenses(string(own), modules), modules, err
 }
 
@@ -93,7 +96,7 @@ func (o options) devImage(ctx context.Context, name, out string) error {
 	if err := o.build(ctx, dir+"/", []string{"GOOS=linux"}, operator...); err != nil {
 		return err
 	}
-	text, _, err := o.licenses(ctx, []string{"linux"}, operator...)
+	text, _, err := o.licenses(ctx, "linux") // the others' modules take time, and no image has them
 	if err != nil {
 		return err
 	}

@@ -14,12 +14,8 @@ import (
 
 // describe writes what is in the release, and how it was made: SPDX, OpenVEX, SLSA.
 func (r *release) describe(ctx context.Context) error {
-	packages := append(slices.Clone(operator), plugin)
-	_, modules, err := r.licenses(ctx, []string{"linux", "darwin", "windows"}, packages...)
-	if err != nil {
-		return err
-	}
-	if r.files[r.named("spdx.json")], err = r.spdx(ctx, modules); err != nil {
+	var err error
+	if r.files[r.named("spdx.json")], err = r.spdx(ctx); err != nil {
 		return err
 	}
 	if !r.try { // the scan links the programs once more
@@ -27,7 +23,7 @@ func (r *release) describe(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		vulns, err := r.scan(ctx, packages...)
+		vulns, err := r.scan(ctx)
 		if err != nil {
 			return err
 		}
@@ -52,19 +48,16 @@ func escaped(name string) string {
 	return capital.ReplaceAllStringFunc(name, func(c string) string { return "!" + strings.ToLower(c) })
 }
 
-// goes is the Go that built the programs.
-func (r *release) goes() string { return strings.Fields(r.programs[0].info.GoVersion)[0] }
-
 // spdx lists the programs, and the modules that the build information of each names: CISA's minimum elements, which are
 // the author, the producer, name, version, identifier, hash and licence of each component, what depends on what, the tool,
 // the time, and that it was made of the build.
-func (r *release) spdx(ctx context.Context, modules []linked) ([]byte, error) {
+func (r *release) spdx(ctx context.Context) ([]byte, error) {
 	cache, err := output(ctx, r.root, "go", "env", "GOMODCACHE")
 	if err != nil {
 		return nil, err
 	}
 	licence := map[string]string{}
-	for _, m := range modules {
+	for _, m := range r.modules {
 		licence[m.Path] = strings.Join(m.spdx, " AND ")
 	}
 	const producer = "Organization: outbox-operator"
@@ -77,14 +70,13 @@ func (r *release) spdx(ctx context.Context, modules []linked) ([]byte, error) {
 		}
 		return c
 	}
-	goes := r.goes()
-	std := "pkg:golang/stdlib@" + strings.TrimPrefix(goes, "go")
-	components := map[string]map[string]any{std: component("SPDXRef-std", "stdlib", goes, "Organization: The Go Authors", std, "BSD-3-Clause", "https://go.dev/dl/", "")}
+	std := "pkg:golang/stdlib@" + strings.TrimPrefix(goVersion(), "go")
+	components := map[string]map[string]any{std: component("SPDXRef-std", "stdlib", goVersion(), "Organization: The Go Authors", std, "BSD-3-Clause", "https://go.dev/dl/", "")}
 	relations := []any{}
 	relate := func(from, kind, to string) {
 		relations = append(relations, map[string]any{"spdxElementId": from, "relationshipType": kind, "relatedSpdxElement": to})
 	}
-	for _, p := range r.programs {
+	for _, p := range r.built {
 		id := "SPDXRef-" + strings.TrimSuffix(p.name, ".exe") + "-" + p.os + "-" + p.arch
 		purl := r.purl() + "?arch=" + p.arch + "&os=" + p.os + "#" + p.name
 		components[id] = component(id, p.name, r.version, producer, purl, "Apache-2.0", r.source+"/releases/tag/"+r.version, digest(p.data))
@@ -135,7 +127,7 @@ func (r *release) provenance() []byte {
 				"externalParameters": map[string]string{"version": r.version, "image": r.image, "source": r.source},
 				"resolvedDependencies": []any{
 					map[string]any{"uri": "git+" + r.source + "@" + r.commit, "digest": map[string]string{"gitCommit": r.commit}},
-					map[string]any{"uri": "https://go.dev/dl/#" + r.goes()},
+					map[string]any{"uri": "https://go.dev/dl/#" + goVersion()},
 				},
 			},
 			"runDetails": map[string]any{"builder": map[string]any{"id": r.source + "/blob/" + r.commit + "/hack/release"}},

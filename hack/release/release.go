@@ -28,7 +28,8 @@ type release struct {
 	version, commit, toolchain string
 	date                       time.Time // of the commit: no file has another
 	dir                        string    // of what is built
-	programs                   []program
+	built                      []program
+	modules                    []linked // into them
 	files                      map[string][]byte
 }
 
@@ -93,18 +94,10 @@ func (r *release) prepare(ctx context.Context, out string) (err error) {
 	if _, err := os.Stat(out); err == nil {
 		return fmt.Errorf("%s is there already; remove it first, so that only what this makes is in it", out)
 	}
-	if r.toolchain, err = r.options.toolchain(); err != nil {
+	if r.try {
+		platforms = []string{runtime.GOOS + "/" + runtime.GOARCH}
+	} else if err := r.exact(ctx); err != nil {
 		return err
-	}
-	if !r.try && goVersion() != r.toolchain {
-		return fmt.Errorf("this is %s, and a release is built by %s, the toolchain of go.mod: run make release, or set GOTOOLCHAIN=%s", goVersion(), r.toolchain, r.toolchain)
-	}
-	changed, err := output(ctx, r.root, "git", "status", "--porcelain")
-	if err != nil {
-		return err
-	}
-	if !r.try && changed != "" {
-		return fmt.Errorf("the checkout differs from its commit, so that another build of the commit would differ: commit or stash this first:\n%s", changed)
 	}
 	about, err := output(ctx, r.root, "git", "log", "-1", "--format=%H %ct")
 	if err != nil {
@@ -116,10 +109,22 @@ func (r *release) prepare(ctx context.Context, out string) (err error) {
 		return err
 	}
 	r.commit, r.date = commit, time.Unix(unix, 0).UTC()
-	if r.try {
-		platforms = []string{runtime.GOOS + "/" + runtime.GOARCH}
-	}
 	r.dir, err = os.MkdirTemp("", "outbox-release-")
+	return err
+}
+
+// exact refuses what another build of the commit would not be equal to.
+func (r *release) exact(ctx context.Context) (err error) {
+	if r.toolchain, err = r.options.toolchain(); err != nil {
+		return err
+	}
+	if goVersion() != r.toolchain {
+		return fmt.Errorf("this is %s, and a release is built by %s, the toolchain of go.mod: run make release, or set GOTOOLCHAIN=%s", goVersion(), r.toolchain, r.toolchain)
+	}
+	changed, err := output(ctx, r.root, "git", "status", "--porcelain")
+	if err == nil && changed != "" {
+		err = fmt.Errorf("the checkout differs from its commit, so that another build of the commit would differ: commit or stash this first:\n%s", changed)
+	}
 	return err
 }
 
@@ -155,7 +160,7 @@ func (r *release) buildPrograms(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			r.programs = append(r.programs, program{name, goos, goarch, data, info})
+			r.built = append(r.built, program{name, goos, goarch, data, info})
 		}
 	}
 	return nil
@@ -169,7 +174,7 @@ func (r *release) environment(goos, goarch string) []string {
 
 // program returns one that was built.
 func (r *release) program(name, goos, goarch string) entry {
-	for _, p := range r.programs {
+	for _, p := range r.built {
 		if strings.TrimSuffix(p.name, ".exe") == name && p.os == goos && p.arch == goarch {
 			return entry{name: p.name, program: true, data: p.data}
 		}
@@ -183,18 +188,12 @@ func (r *release) pack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	texts := map[bool]entry{} // of the image, and of the plugin
-	for isPlugin, packages := range map[bool][]string{false: operator, true: {plugin}} {
-		systems := []string{"linux"}
-		if isPlugin {
-			systems = []string{"linux", "darwin", "windows"}
-		}
-		text, _, err := r.licenses(ctx, systems, packages...)
-		if err != nil {
-			return err
-		}
-		texts[isPlugin] = entry{name: "LICENSES", data: text}
+	text, modules, err := r.licenses(ctx, systems...)
+	if err != nil {
+		return err
 	}
+	r.modules = modules
+	texts := entry{name: "LICENSES", data: text}
 	labels := map[string]string{
 		"org.opencontainers.image.title":         "outbox-operator",
 		"org.opencontainers.image.description":   "The operator and the dispatcher of a transactional outbox in PostgreSQL",
@@ -216,14 +215,14 @@ func (r *release) pack(ctx context.Context) error {
 		goos, goarch, _ := strings.Cut(platform, "/")
 		p := r.program("kubectl-outbox", goos, goarch)
 		name := fmt.Sprintf("kubectl-outbox_%s_%s_%s.tar.gz", r.version, goos, goarch)
-		r.files[name] = zipped(archive(p, entry{name: "LICENSE", data: own}, texts[true]))
+		r.files[name] = zipped(archive(p, entry{name: "LICENSE", data: own}, texts))
 		plugins = append(plugins, packed{name, p.name, goos, goarch})
 		if goos != "linux" {
 			continue
 		}
 		dispatcher := r.program("dispatcher", goos, goarch)
-		r.files[fmt.Sprintf("dispatcher_%s_%s_%s.tar.gz", r.version, goos, goarch)] = zipped(archive(dispatcher, entry{name: "LICENSE", data: own}, texts[false]))
-		images = append(images, l.image(goarch, "/manager", labels, dispatcher, r.program("manager", goos, goarch), texts[false]))
+		r.files[fmt.Sprintf("dispatcher_%s_%s_%s.tar.gz", r.version, goos, goarch)] = zipped(archive(dispatcher, entry{name: "LICENSE", data: own}, texts))
+		images = append(images, l.image(goarch, "/manager", labels, dispatcher, r.program("manager", goos, goarch), texts))
 	}
 	index := l.index(labels, images...)
 	r.files[r.named("image.tar")] = l.archive(r.image+":"+r.version, index)
@@ -268,25 +267,26 @@ func (r *release) sign() error {
 	if err != nil {
 		return fmt.Errorf("the key: %w", err)
 	}
-	block, _ := pem.Decode(text)
-	for block != nil && block.Type == "EC PARAMETERS" { // openssl writes them first
-		_, rest, _ := strings.Cut(string(text), "-----END EC PARAMETERS-----")
-		block, _ = pem.Decode([]byte(rest))
-	}
-	if block == nil {
-		return fmt.Errorf("the key %s is not in PEM; make one by: openssl ecparam -name prime256v1 -genkey -noout -out %s", r.key, r.key)
-	}
-	key, err := x509.ParseECPrivateKey(block.Bytes)
-	if err != nil {
-		other, e := x509.ParsePKCS8PrivateKey(block.Bytes)
-		ec, ok := other.(*ecdsa.PrivateKey)
-		if e != nil || !ok {
-			return fmt.Errorf("the key %s is not an unencrypted ECDSA key; make one by: openssl ecparam -name prime256v1 -genkey -noout -out %s", r.key, r.key)
-		}
-		key = ec
+	key := keyOf(text)
+	if key == nil {
+		return fmt.Errorf("%s has no unencrypted ECDSA key in PEM; make one by: openssl ecparam -name prime256v1 -genkey -noout -out %s", r.key, r.key)
 	}
 	sum := sha256.Sum256([]byte(sums.String()))
 	signature, err := key.Sign(nil, sum[:], crypto.SHA256) // without a source of chance: the same bytes each time (RFC 6979)
 	r.files["SHA256SUMS.sig"] = signature
 	return err
+}
+
+// keyOf is the first ECDSA key of a text in PEM, in either form that openssl writes; nil where there is none.
+func keyOf(text []byte) *ecdsa.PrivateKey {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if key, err := x509.ParseECPrivateKey(block.Bytes); err == nil {
+			return key
+		}
+		other, _ := x509.ParsePKCS8PrivateKey(block.Bytes) // nil where it is none
+		if key, ok := other.(*ecdsa.PrivateKey); ok {
+			return key
+		}
+	}
+	return nil
 }

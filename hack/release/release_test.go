@@ -295,7 +295,7 @@ func TestVulnerabilitiesWithAFixAreRefused(t *testing.T) {
 		"in another Go": {finding("GO-1", "stdlib", "v1.26.10", "F"), ""},
 	} {
 		found := map[string]vuln{}
-		need.OK(t, readVulns([]byte(c.text), found))
+		need.OK(t, readVulns(c.text, found))
 		var vulns []vuln
 		for _, h := range found {
 			vulns = append(vulns, h)

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -51,7 +49,7 @@ func (o options) exceptions(today string) (map[string]exception, error) {
 }
 
 // vulns scans programs that have their symbols. The database is a module: it needs no other network than modules do.
-func (o options) vulns(ctx context.Context, programs ...string) ([]vuln, error) {
+func (o options) vulns(ctx context.Context, files ...string) ([]vuln, error) {
 	scanner, err := output(ctx, o.root, "hack/pins/tool.sh", "govulncheck")
 	if err != nil {
 		return nil, err
@@ -61,12 +59,10 @@ func (o options) vulns(ctx context.Context, programs ...string) ([]vuln, error) 
 		return nil, err
 	}
 	found := map[string]vuln{}
-	for _, program := range programs {
-		cmd := exec.CommandContext(ctx, scanner, "-mode=binary", "-format=json", "-db=file://"+database, program)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.Output()
+	for _, file := range files {
+		out, err := output(ctx, "", scanner, "-mode=binary", "-format=json", "-db=file://"+database, file)
 		if err != nil {
-			return nil, fmt.Errorf("govulncheck %s: %w", filepath.Base(program), err)
+			return nil, err
 		}
 		if err := readVulns(out, found); err != nil {
 			return nil, err
@@ -76,9 +72,9 @@ func (o options) vulns(ctx context.Context, programs ...string) ([]vuln, error) 
 }
 
 // readVulns adds what govulncheck wrote. One is reachable when it is in one of the programs.
-func readVulns(out []byte, found map[string]vuln) error {
+func readVulns(out string, found map[string]vuln) error {
 	summaries := map[string]string{}
-	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+	for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
 		var m struct {
 			OSV     *struct{ ID, Summary string }
 			Finding *struct {
@@ -129,12 +125,11 @@ func (o options) verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	all := append(slices.Clone(operator), plugin)
-	_, modules, err := o.licenses(ctx, []string{"linux", "darwin", "windows"}, all...)
+	_, modules, err := o.licenses(ctx, systems...)
 	if err != nil {
 		return err
 	}
-	vulns, err := o.scan(ctx, all...)
+	vulns, err := o.scan(ctx)
 	if err != nil {
 		return err
 	}
@@ -149,21 +144,21 @@ func (o options) verify(ctx context.Context) error {
 	return nil
 }
 
-// scan builds the packages with their symbols, and returns the vulns that they have.
-func (o options) scan(ctx context.Context, packages ...string) ([]vuln, error) {
+// scan builds the programs with their symbols, and returns the vulns that they have.
+func (o options) scan(ctx context.Context) ([]vuln, error) {
 	dir, err := os.MkdirTemp("", "outbox-scan-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	if err := o.build(ctx, dir+"/", []string{"SYMBOLS=1", "GOOS=linux", "GOARCH=amd64"}, packages...); err != nil {
+	if err := o.build(ctx, dir+"/", []string{"SYMBOLS=1", "GOOS=linux", "GOARCH=amd64"}, programs...); err != nil {
 		return nil, err
 	}
-	var programs []string
-	for _, p := range packages {
-		programs = append(programs, filepath.Join(dir, path.Base(p)))
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return nil, err
 	}
-	return o.vulns(ctx, programs...)
+	return o.vulns(ctx, files...)
 }
 
 // vex is the OpenVEX document: what a scanner that sees modules alone reports, and what is so of it.
