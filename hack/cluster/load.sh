@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# load.sh IMAGE.tar...: puts image archives (of docker or OCI) into the running cluster.
+# load.sh IMAGE.tar...: puts image archives (of docker or OCI) into the running cluster. One with a registry in its name, such as
+# a release's, is known by its digest too.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 [ $# != 0 ] || { echo "usage: $0 IMAGE.tar..." >&2; exit 2; }
 
@@ -10,5 +11,6 @@ if uses_kind; then
 fi
 node_pid >/dev/null || fail "the cluster $CLUSTER is not running; start it with $HERE/up.sh"
 for image in "$@"; do
-  in_node ctr --namespace k8s.io images import - <"$image" >/dev/null
+  name=$(tar -xOf "$image" index.json 2>/dev/null | sed -n 's/.*"io.containerd.image.name": *"\(.*\):[^:]*".*/\1/p')
+  in_node ctr --namespace k8s.io images import ${name:+--digests --base-name "$name"} - <"$image" >/dev/null
 done
