@@ -126,7 +126,7 @@ func (r *release) install(ctx context.Context, imageDigest string) error {
 	if !image.MatchString(text) {
 		return errors.New("config/default has no image outbox-operator:dev, which a release replaces: change hack/release with it")
 	}
-	text = image.ReplaceAllString(text, "${1}"+r.image+":"+r.version+"@"+imageDigest)
+	text = image.ReplaceAllString(text, "${1}"+r.image+"@"+imageDigest) // as the chart names it: to go from one to the other rolls nothing
 	r.files["install.yaml"] = []byte("# outbox-operator " + r.version + ": kubectl apply --server-side -f install.yaml\n" + text + "\n")
 	return nil
 }
