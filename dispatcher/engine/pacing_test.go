@@ -18,6 +18,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/pacer"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/httpsink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/storetest"
 	"github.com/outbox-operator/outbox-operator/dispatcher/sink/sinktest"
@@ -219,10 +220,10 @@ func TestAutoIgnoresWhatIsNotSent(t *testing.T) {
 			}
 			d, stop := begin(t, &endless{}, sink, auto)
 			<-time.After(30 * time.Second)
-			rate, limit := sink.in(20*time.Second)/20, limitOf(d)
+			rate, limit, cuts := sink.in(20*time.Second)/20, limitOf(d), d.Snapshot().Decisions[string(pacer.Refused)]
 			stop()
-			need.That(t, rate >= test.least && limit >= test.limit && limit <= test.most,
-				"%d events a second, a limit of %d; want at least %d, and %d to %d", rate, limit, test.least, test.limit, test.most)
+			need.That(t, rate >= test.least && limit >= test.limit && limit <= test.most && cuts == 0,
+				"%d events a second, a limit of %d, %d cuts for refusals; want at least %d, %d to %d, and none", rate, limit, cuts, test.least, test.limit, test.most)
 		})
 	}
 }

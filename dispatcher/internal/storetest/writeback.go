@@ -56,7 +56,7 @@ func ackDedupeKey(r rig) {
 	r.wantIDs("claimed with the same key", r.claim(r.store, 10, lease), second.ID)
 }
 
-// The first release with an error is remembered, through other releases and failures.
+// The first release with an error is remembered, through other releases and failures. One without an error keeps the last one.
 // CONTRACT: C-32
 func releaseFault(r rig) {
 	r.enqueue(topic, 1)
@@ -82,6 +82,9 @@ func releaseFault(r rig) {
 	r.Due(e.ID)
 	if e = claim(); !e.FaultSince.Equal(first) {
 		r.Errorf("FaultSince is %v later, want that of the first fault, %v", e.FaultSince, first)
+	}
+	if release(e, ""); r.Row(e.ID).LastError != "400" {
+		r.Errorf("last_error is %q after a release without one, want the one before, 400", r.Row(e.ID).LastError)
 	}
 }
 
