@@ -194,7 +194,8 @@ func (f *flight) begin(d *delivery, n int, now time.Time) bool {
 	return true
 }
 
-// nextCall chooses the topic of the next call, and its first row.
+// nextCall chooses the topic of the next call, and its first row. Of those that have had none the newest is first: many that came
+// together, and may all be slow, keep it waiting for the next call that ends and not for a call of each.
 func (f *flight) nextCall(now time.Time) *topic {
 	if f.calls.ofAll > 0 && f.calls.running >= f.calls.bound { // with dispatcher.Auto more deliveries wait than may run
 		return nil
@@ -212,7 +213,8 @@ func (f *flight) nextCall(now time.Time) *topic {
 		case a.n == 0:
 			next = sooner(next, a.next)
 		default:
-			if use := t.calls.use(now); best == nil || use < least {
+			use := t.calls.use(now)
+			if best == nil || use < least || use == least && t.queue.rows[0].claimedAt.After(best.queue.rows[0].claimedAt) {
 				best, first, least = t, a.first, use
 			}
 		}
