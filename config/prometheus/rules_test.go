@@ -23,14 +23,7 @@ type rule struct {
 // rules returns the rules, and the file of rules that Prometheus itself reads.
 func rules(t *testing.T) (all []rule, file []byte) {
 	t.Helper()
-	var object struct {
-		Spec map[string]any
-	}
-	need.OK(t, yaml.UnmarshalStrict(read(t, "rules.yaml"), &struct {
-		APIVersion, Kind, Metadata any
-		Spec                       *map[string]any
-	}{Spec: &object.Spec}))
-	file, err := yaml.Marshal(object.Spec)
+	file, err := promtool.Rules("../..")
 	need.OK(t, err)
 	var groups struct {
 		Groups []struct{ Rules []rule }

@@ -33,8 +33,9 @@ type slot struct {
 // dispatching is one dispatcher process.
 type dispatching struct {
 	*process
-	worker uuid.UUID
-	ending chan struct{} // closed before it is made to end
+	worker  uuid.UUID
+	address string
+	ending  chan struct{} // closed before it is made to end
 }
 
 // startDispatcher starts one and waits until it reports its worker id. It may be called while the
@@ -57,13 +58,16 @@ func (w *world) startDispatcherWith(ctx context.Context, binary, clockError stri
 		return nil, err
 	}
 	d := &dispatching{process: p, ending: make(chan struct{})}
-	go w.watch(d)
+	go w.watch(d, name)
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	err = scenario.Until(ctx, name+" says who it is", func() (bool, string) {
-		d.worker, err = workerOf(logFile)
+		d.worker, d.address, err = startOf(logFile)
 		return err == nil, fmt.Sprint(err)
 	})
+	if err == nil && w.prometheus != nil {
+		err = w.prometheus.Scrape(name, d.address, "", map[string]string{"namespace": "chaos", "pod": name})
+	}
 	if err != nil {
 		close(d.ending)
 		p.kill()
@@ -72,8 +76,11 @@ func (w *world) startDispatcherWith(ctx context.Context, binary, clockError stri
 }
 
 // watch notes a dispatcher that ends by itself: none ever should.
-func (w *world) watch(d *dispatching) {
+func (w *world) watch(d *dispatching, name string) {
 	<-d.Done
+	if w.prometheus != nil {
+		_ = w.prometheus.Scrape(name, "", "", nil) // else what is scraped of it is stale
+	}
 	select {
 	case <-d.ending:
 	default:
@@ -110,7 +117,7 @@ func (w *world) objects() (dispatcher, outbox map[string]any) {
 		outbox["retention"] = map[string]any{"delivered": "0s"}
 	}
 	return map[string]any{
-		"namespace": scenario.Namespace, "delivery": delivery,
+		"namespace": scenario.Namespace, "delivery": delivery, "objective": map[string]any{"freshness": "60s"},
 		"sink": map[string]any{"http": map[string]any{"url": "http://" + w.address}, "timeout": sinkTimeout.String()},
 	}, outbox
 }
@@ -120,18 +127,21 @@ func login(secret string) map[string]any {
 	return map[string]any{"secretRef": map[string]any{"name": secret}}
 }
 
-// workerOf is whose log it is, by its first line.
-func workerOf(logFile string) (uuid.UUID, error) {
+// startOf is whose log it is, and where that listens, by its first line.
+func startOf(logFile string) (worker uuid.UUID, address string, err error) {
 	text, err := os.ReadFile(logFile)
 	if err != nil {
-		return uuid.Nil, err
+		return uuid.Nil, "", err
 	}
 	line, _, _ := bytes.Cut(text, []byte("\n"))
-	var starting struct{ Worker uuid.UUID }
-	if err := json.Unmarshal(line, &starting); err != nil {
-		return uuid.Nil, fmt.Errorf("%w; the log says %q", err, line)
+	var starting struct {
+		Worker  uuid.UUID
+		Address string
 	}
-	return starting.Worker, nil
+	if err := json.Unmarshal(line, &starting); err != nil {
+		return uuid.Nil, "", fmt.Errorf("%w; the log says %q", err, line)
+	}
+	return starting.Worker, starting.Address, nil
 }
 
 // end makes a dispatcher end in one way or another, unless it has ended.

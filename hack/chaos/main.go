@@ -4,6 +4,7 @@
 //	go run ./hack/chaos -for 30m -seed 7                   one long run
 //	go run ./hack/chaos -for 40s -seeds 20                 twenty short ones, one after the other
 //	go run ./hack/chaos -for 40s -faults veto,unreadable   some kinds of faults alone
+//	go run ./hack/chaos -for 30m -alerts                   next to a Prometheus with the project's alerts
 //
 // Faults end, stop and freeze processes, cut connections, crash the database, and have the consumer refuse,
 // hang, become unreachable, leave requests without a response, or respond with 5xx for long, in part or to one tenant. More
@@ -19,6 +20,9 @@
 // is on, and `dispatcher verify` must find no difference in the end. A recovery that takes longer than is promised
 // is reported as SLOW, and fails the run too. How long the events waited that no fault hit is printed, and fails it beyond
 // a minute.
+//
+// With -alerts the faults are those that leave the destination alone, and no alert may fire, but those that are of what the run
+// does: its events become dead, and it refuses what dispatchers write.
 //
 // A failover forgets what was committed while the standby lagged: an event is lost by right if that takes its row too. The
 // clock of the database is a library for LD_PRELOAD; without a C compiler it does not jump.
@@ -74,6 +78,7 @@ type options struct {
 	ordered, deleted  bool
 	paced             bool // concurrency Auto everywhere, a rate, and without order fairness between tenants
 	journal           bool // the product's own, which is verified in the end
+	alerts            bool // that fire are a failure
 	kinds             []kind
 	verbose           bool
 	binaries          string
@@ -93,8 +98,8 @@ func (o options) mode() string {
 
 // command plays the run again.
 func (o options) command() string {
-	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -ordering %s -rows %s -pace %s -journal=%t -faults %s",
-		o.seed, o.total, o.lease, o.poll, o.dispatchers, o.rate, o.ordering(), o.rows(), o.pace(), o.journal, join(o.kinds))
+	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -ordering %s -rows %s -pace %s -journal=%t -alerts=%t -faults %s",
+		o.seed, o.total, o.lease, o.poll, o.dispatchers, o.rate, o.ordering(), o.rows(), o.pace(), o.journal, o.alerts, join(o.kinds))
 }
 
 func (o options) ordering() string { return map[bool]string{false: "None", true: "Key"}[o.ordered] }
@@ -129,8 +134,12 @@ func chaos(ctx context.Context, args []string) error {
 	rows := flags.String("rows", "", "kept or deleted at ack (default: drawn)")
 	pace := flags.String("pace", "", "mixed: concurrency Auto in half of the dispatchers; or found: in all, with a rate limit, and without order tenants in turn (default: drawn)")
 	flags.BoolVar(&o.journal, "journal", o.journal, "turn the journal on, and compare it with the rows in the end")
-	faults := flags.String("faults", join(o.kinds), "the kinds of faults")
+	flags.BoolVar(&o.alerts, "alerts", false, "evaluate the project's alerts in a Prometheus; none may fire")
+	faults := flags.String("faults", "", "the kinds of faults (default: all, and with -alerts those that leave the destination alone)")
 	_ = flags.Parse(args) // it exits
+	if *faults == "" {
+		*faults = join(slices.DeleteFunc(o.kinds, func(k kind) bool { return o.alerts && slices.Contains(ofDestination, k) }))
+	}
 	o.kinds = nil
 	for name := range strings.SplitSeq(*faults, ",") {
 		if !slices.Contains(slices.Concat(foreground, background), kind(name)) {
@@ -265,6 +274,9 @@ func (w *world) run(ctx context.Context) (*history, error) {
 		w.fail("%v", err)
 	}
 	over := time.Now()
+	if w.alerts {
+		w.judgeAlerts(ctx, began, over)
+	}
 	for _, s := range w.slots {
 		w.stopOne(s.now)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/servers/pgbouncer"
 	"github.com/outbox-operator/outbox-operator/hack/servers/postgres"
 	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
+	"github.com/outbox-operator/outbox-operator/hack/testing/promtool"
 )
 
 //go:embed audit.sql
@@ -44,6 +45,8 @@ type world struct {
 	consumer *process
 	slots    []*slot
 	writers  []*process
+	// prometheus scrapes the dispatchers, with -alerts. nil without it.
+	prometheus *promtool.Server
 
 	database, destination sync.Mutex // one fault at a time
 	// control is held by faults that a row in the database begins and ends, and by a failover, which forgets rows.
@@ -58,6 +61,16 @@ type world struct {
 // newWorld starts everything but the producers. The caller ends it, also after an error.
 func newWorld(ctx context.Context, o options, dir string, out io.Writer) (*world, error) {
 	w := &world{options: o, dir: dir, out: out, began: time.Now()}
+	if o.alerts {
+		var err error
+		of := filepath.Join(dir, "prometheus")
+		if err = os.Mkdir(of, 0o755); err == nil {
+			w.prometheus, err = promtool.Start(ctx, of, ".", 0)
+		}
+		if err != nil {
+			return w, err
+		}
+	}
 	if err := w.openDatabase(ctx, filepath.Join(o.binaries, "dispatcher")); err != nil {
 		return w, err
 	}
@@ -198,6 +211,9 @@ func (w *world) close() error {
 	}
 	if w.admin != nil {
 		w.admin.Close()
+	}
+	if w.prometheus != nil {
+		w.prometheus.Stop()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -6,96 +6,34 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
-	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/yaml"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/outbox"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
-	"github.com/outbox-operator/outbox-operator/hack/internal/daemon"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
+	"github.com/outbox-operator/outbox-operator/hack/testing/promtool"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// errNone is returned where Prometheus cannot be had.
-var errNone = errors.New("no prometheus on this machine; install the package prometheus")
-
 // scrape is how often the story's Prometheus scrapes and evaluates, and rates is what Grafana takes as the range of a rate then.
 const scrape, rates = 2 * time.Second, "8s"
 
-// server is a real Prometheus that scrapes an address by the project's rules, evaluated as often as it scrapes.
-func server(t *testing.T, target string) (address string) {
-	t.Helper()
-	binary, err := daemon.Need(t.Context(), errNone, "prometheus", "prometheus")
-	need.Server(t, err, errNone)
-	var rules struct{ Spec any }
-	text, err := os.ReadFile("../../config/prometheus/rules.yaml")
-	need.OK(t, err)
-	need.OK(t, yaml.Unmarshal(text, &rules))
-	text, err = yaml.Marshal(rules.Spec)
-	need.OK(t, err)
-	often := strings.NewReplacer("interval: 30s", "interval: "+scrape.String(), "interval: 1m\n", "interval: "+scrape.String()+"\n")
-	dir := t.TempDir()
-	config := fmt.Sprintf(`{"global": {"scrape_interval": %[1]q, "evaluation_interval": %[1]q}, "rule_files": ["rules.yaml"],
-		"scrape_configs": [{"job_name": "outbox", "static_configs": [{"targets": [%q], "labels": {"namespace": "team"}}]}]}`, scrape, target)
-	for name, text := range map[string]string{"rules.yaml": often.Replace(string(text)), "prometheus.yml": config} {
-		need.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	need.OK(t, err)
-	address = listener.Addr().String()
-	need.OK(t, listener.Close())
-	cmd := exec.Command(binary, "--config.file=prometheus.yml", "--storage.tsdb.path=data", "--web.listen-address="+address, "--enable-feature=native-histograms")
-	cmd.Dir = dir
-	process, err := daemon.Serve(t.Context(), "prometheus", cmd, nil, syscall.SIGKILL, filepath.Join(dir, "log"), daemon.Listens(address))
-	need.OK(t, err)
-	t.Cleanup(func() { process.End(syscall.SIGTERM) })
-	return address
-}
-
 // series are the values of a query in a time, by its labels, without what is not a number.
-func series(t *testing.T, address, expr string, from, to time.Time) map[string][]float64 {
+func series(t *testing.T, server *promtool.Server, expr string, from, to time.Time) map[string][]float64 {
 	t.Helper()
-	response, err := http.PostForm("http://"+address+"/api/v1/query_range", url.Values{"query": {expr}, "step": {"1"},
-		"start": {strconv.FormatInt(from.Unix(), 10)}, "end": {strconv.FormatInt(to.Unix(), 10)}})
+	all, err := server.Range(t.Context(), expr, from, to)
 	need.OK(t, err)
-	defer response.Body.Close()
-	var body struct {
-		Error string
-		Data  struct {
-			Result []struct {
-				Metric map[string]string
-				Values [][2]any
-			}
-		}
-	}
-	need.OK(t, json.NewDecoder(response.Body).Decode(&body))
-	need.That(t, body.Error == "", "%s: %s", expr, body.Error)
-	all := map[string][]float64{}
-	for _, s := range body.Data.Result {
-		for _, v := range s.Values {
-			if n, err := strconv.ParseFloat(v[1].(string), 64); err == nil && !math.IsNaN(n) {
-				all[fmt.Sprint(s.Metric)] = append(all[fmt.Sprint(s.Metric)], n)
-			}
-		}
-	}
 	return all
 }
 
@@ -135,7 +73,10 @@ func TestStoryIsOnTheDashboards(t *testing.T) {
 	need.OK(t, err)
 	web := httptest.NewServer(d.Handler(registry))
 	t.Cleanup(web.Close)
-	address := server(t, strings.TrimPrefix(web.URL, "http://"))
+	server, err := promtool.Start(t.Context(), t.TempDir(), "../..", scrape)
+	need.Server(t, err, promtool.ErrMissing)
+	t.Cleanup(server.Stop)
+	need.OK(t, server.Scrape("story", strings.TrimPrefix(web.URL, "http://"), "", map[string]string{"namespace": "team"}))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
@@ -163,7 +104,7 @@ func TestStoryIsOnTheDashboards(t *testing.T) {
 	need.OK(t, err)
 	produce("", 20*time.Second)
 	if to := os.Getenv("STORY"); to != "" { // until the file is removed, Prometheus can be drawn
-		need.OK(t, os.WriteFile(to, fmt.Appendf(nil, "%s %d %d", address, began.Unix(), time.Now().Unix()), 0o600))
+		need.OK(t, os.WriteFile(to, fmt.Appendf(nil, "%s %d %d", server.Address, began.Unix(), time.Now().Unix()), 0o600))
 		for _, err := os.Stat(to); err == nil; _, err = os.Stat(to) {
 			time.Sleep(time.Second)
 		}
@@ -173,14 +114,14 @@ func TestStoryIsOnTheDashboards(t *testing.T) {
 	for _, board := range []dashboard{fleet, one} {
 		for _, p := range board.panels {
 			for _, q := range p.queries {
-				need.That(t, len(series(t, address, chosen.Replace(q.expr), began, time.Now())) > 0, "%s, %q: no data of %s", board.name, p.title, q.expr)
+				need.That(t, len(series(t, server, chosen.Replace(q.expr), began, time.Now())) > 0, "%s, %q: no data of %s", board.name, p.title, q.expr)
 			}
 		}
 	}
-	fired := series(t, address, `count by (alertname) (ALERTS{alertstate="firing", alertname!="OutboxOperatorAbsent"})`, outage, over)
+	fired := series(t, server, `count by (alertname) (ALERTS{alertstate="firing", alertname!="OutboxOperatorAbsent"})`, outage, over)
 	need.That(t, len(fired) == 1 && len(fired["map[alertname:OutboxEventsLate]"]) > 0, "%v fire in the outage, want OutboxEventsLate alone: it is too short for its cause", fired)
 	all := strings.NewReplacer("OF", `dispatcher="team/orders"`, "RATE", fmt.Sprintf("%ds", int(over.Sub(outage).Seconds())))
-	for _, shown := range series(t, address, all.Replace(quantile("0.99", "outbox_end_to_end_latency_seconds", "")), over, over) {
+	for _, shown := range series(t, server, all.Replace(quantile("0.99", "outbox_end_to_end_latency_seconds", "")), over, over) {
 		t.Logf("p99 of the outage: %.1f s by the dashboard, %.1f s by the rows", shown[0], rows)
 		need.That(t, math.Abs(shown[0]-rows) <= rows/4, "p99 of the outage is %.1f s by the dashboard, and %.1f s by the rows", shown[0], rows)
 	}
