@@ -1,4 +1,4 @@
-// Command dashboards writes the Grafana dashboards of config/prometheus/dashboards and of the chart, from the table in panels.go.
+// Command dashboards writes the Grafana dashboards of the chart, to which config/prometheus refers, from the table in panels.go.
 // It fails for a metric that dispatchers do not have, and for a recorded one that config/prometheus/rules.yaml does not record.
 package main
 
@@ -35,17 +35,16 @@ func generate(root string) error {
 		if err != nil {
 			return err
 		}
-		for _, folder := range []string{"config/prometheus/dashboards", "charts/outbox-operator/files/dashboards"} {
-			folder = filepath.Join(root, filepath.FromSlash(folder))
-			if err := os.MkdirAll(folder, 0o755); err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(folder, d.name+".json"), text, 0o644); err != nil {
-				return err
-			}
+		if err := os.WriteFile(d.file(root), text, 0o644); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// file is where it is in a checkout.
+func (d dashboard) file(root string) string {
+	return filepath.Join(root, "charts", "outbox-operator", "files", "dashboards", d.name+".json")
 }
 
 // metrics are the names that the dispatchers' code gives its metrics, and those that the rules record.

@@ -14,7 +14,7 @@ import (
 func TestDashboardsAreTheirTable(t *testing.T) {
 	root := filepath.Join("..", "..")
 	for _, d := range []dashboard{fleet, one} {
-		text, err := os.ReadFile(filepath.Join(root, "config", "prometheus", "dashboards", d.name+".json"))
+		text, err := os.ReadFile(d.file(root))
 		need.OK(t, err)
 		made, err := d.text()
 		need.OK(t, err)
