@@ -2,7 +2,6 @@ package browser_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,8 +15,8 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-// pictures is where the test puts a picture of each page: go test ./hack/testing/browser -args -pictures DIR
-var pictures = flag.String("pictures", "", "a folder for a picture of each page, wide and narrow, light and dark")
+// pictures is a folder for a picture of each page, wide and narrow, light and dark: PICTURES=DIR go test ./hack/testing/browser
+var pictures = os.Getenv("PICTURES")
 
 func TestMain(m *testing.M) { envtest.Main(m) }
 
@@ -85,8 +84,8 @@ func (s *shop) look(c *browser.Chromium, name, address string) {
 			for _, wrong := range browser.Value[[]string](c, wrongs) {
 				c.Errorf("%s, %s: %s", about, colours, wrong)
 			}
-			if *pictures != "" {
-				need.OK(c, errors.Join(os.MkdirAll(*pictures, 0o755), os.WriteFile(filepath.Join(*pictures, fmt.Sprintf("%s-%d-%s.png", name, width, colours)), c.Picture(), 0o644)))
+			if pictures != "" {
+				need.OK(c, errors.Join(os.MkdirAll(pictures, 0o755), os.WriteFile(filepath.Join(pictures, fmt.Sprintf("%s-%d-%s.png", name, width, colours)), c.Picture(), 0o644)))
 			}
 		}
 		c.Press("Tab", 9)
