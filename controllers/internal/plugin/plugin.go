@@ -109,6 +109,8 @@ func (p *plugin) target() (*target, error) {
 			return nil, fmt.Errorf("find the API server: %w; set --kubeconfig or --context", err)
 		}
 	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS = -1 // no limit but the API server's: a page makes more than the five calls a second that are the default
 	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, fmt.Errorf("find the namespace: %w; set --namespace", err)

@@ -3,11 +3,11 @@ package plugin
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -110,33 +110,49 @@ func (b *backend) at(ctx context.Context, n console.Name) (*target, *v1alpha1.Ou
 }
 
 func (b *backend) Fleet(ctx context.Context, next string) (out console.Fleet, err error) {
-	add := func(options ...client.ListOption) error {
-		var list v1alpha1.OutboxDispatcherList
-		err := b.t.List(ctx, &list, options...)
+	add := func(list v1alpha1.OutboxDispatcherList) {
 		for i := range list.Items {
 			obd := &list.Items[i]
 			out.Reports = append(out.Reports, newReport(obd, b.t.here(obd.Namespace), b.Now()).Report)
 		}
-		out.Next = list.Continue
-		return err
 	}
 	scope := b.scope
 	if len(scope) == 0 {
-		if err := add(client.Limit(fleetPage), client.Continue(next)); !apierrors.IsForbidden(err) {
+		var list v1alpha1.OutboxDispatcherList
+		if err := b.t.List(ctx, &list, client.Limit(fleetPage), client.Continue(next)); !apierrors.IsForbidden(err) {
+			add(list)
+			out.Next = list.Continue
 			return out, listed(err)
 		}
 		scope = []string{b.t.namespace}
 		out.Note = "You may not list the OutboxDispatchers of all namespaces. These are of " + b.t.namespace + "; start the command with --namespaces for others."
 	}
-	for _, namespace := range scope {
-		if e := listed(add(client.InNamespace(namespace))); e != nil {
-			err, out.Note = errors.Join(err, e), out.Note+" "+e.Error()
-		}
+	lists, errs := make([]v1alpha1.OutboxDispatcherList, len(scope)), make([]error, len(scope))
+	var all sync.WaitGroup
+	for i, namespace := range scope {
+		all.Go(func() { errs[i] = b.t.List(ctx, &lists[i], client.InNamespace(namespace)) })
 	}
-	if len(out.Reports) > 0 {
+	all.Wait()
+	var refused []string
+	for i, e := range errs {
+		if add(lists[i]); apierrors.IsForbidden(e) {
+			refused = append(refused, scope[i])
+		} else if e != nil {
+			out.Note += " " + listed(e).Error()
+		}
+		err = cmp.Or(err, e)
+	}
+	if n := len(refused); n > 0 {
+		out.Note += " You may not list the OutboxDispatchers of " + strings.Join(refused[:min(n, 3)], ", ")
+		if n > 3 {
+			out.Note += fmt.Sprintf(" and %d more namespaces", n-3)
+		}
+		out.Note += "; request the role outboxdispatchers-view there."
+	}
+	if slices.Contains(errs, nil) {
 		err = nil // it is in the note
 	}
-	return out, err
+	return out, listed(err)
 }
 
 func listed(err error) error {

@@ -2,13 +2,16 @@ package plugin_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +21,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/status"
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/hack/testing/browser"
+	"github.com/outbox-operator/outbox-operator/hack/testing/envtest"
 )
 
 // ui starts the console and opens its link. It ends with the spec.
@@ -117,6 +121,37 @@ var _ = Describe("kubectl outbox ui", Label("ui"), func() {
 			Expect(w.Status().Update(ctx, dlr)).To(Succeed())
 			Expect(strings.Contains(b.Get(orders+"/replays/"+name).Text, "Now do it")).To(Equal(name == "same"), name)
 		}
+	})
+
+	It("shows who may list two of 50 namespaces theirs of 200 dispatchers, in a page", Label("rights"), func(ctx SpecContext) {
+		w.as(ctx, "viewer-"+w.namespace)
+		w.config.QPS = 0 // as a person has it
+		scope := make([]string, 50)
+		var all sync.WaitGroup
+		for i := range scope {
+			all.Go(func() {
+				defer GinkgoRecover()
+				ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "fleet-"}}
+				Expect(w.Create(ctx, ns)).To(Succeed())
+				scope[i] = ns.Name
+				for n := range 4 {
+					Expect(w.Create(ctx, &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: fmt.Sprint("d", n)}, Spec: spec.Dispatcher{
+						Namespace: "shop", OutboxRef: &spec.OutboxRef{Name: "main"}, Sink: spec.Sink{Log: &spec.LogSink{}}}})).To(Succeed())
+				}
+			})
+		}
+		all.Wait()
+		for _, namespace := range scope[:2] {
+			_, err := envtest.Kubectl(GinkgoTB(), "", "-n", namespace, "create", "rolebinding", "view", "--clusterrole=outboxdispatchers-view", "--user=viewer-"+w.namespace)
+			Expect(err).NotTo(HaveOccurred())
+		}
+		b, _ := w.ui("--namespaces", strings.Join(scope, ","))
+		Eventually(func(g Gomega) {
+			begin := time.Now()
+			fleet := b.Get("/")
+			GinkgoTB().Logf("the first page of 8 of 200 dispatchers took %v", time.Since(begin))
+			g.Expect(fleet.Text).To(And(ContainSubstring(scope[1]+"/d3"), ContainSubstring("8 of 8 dispatchers are not observed"), ContainSubstring(scope[4]+" and 45 more namespaces; request the role outboxdispatchers-view there")))
+		}).Should(Succeed())
 	})
 
 	It("lets a viewer look, and do nothing", Label("rights"), func(ctx SpecContext) {
