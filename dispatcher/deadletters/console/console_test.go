@@ -46,8 +46,8 @@ type stub struct {
 
 func (s *stub) Fleet(context.Context, string) (f Fleet, err error) {
 	defer func() { spoil(reflect.ValueOf(&f), s.text) }()
-	for i, name := range []string{"orders", "billing", "search"} {
-		ready := Condition{Type: "Ready", Status: "True", Reason: []string{"", "Delivering", "Paused"}[i], Since: noon}
+	for i, name := range []string{"orders", "billing", "search", "audit"} {
+		ready := Condition{Type: "Ready", Status: []string{"", "True", "True", "Unknown"}[i], Reason: []string{"", "Delivering", "Paused", "NotObserved"}[i], Since: noon}
 		f.Reports = append(f.Reports, Report{Namespace: "shop", Name: name, State: "Running", ReadyPods: "2/2", Backlog: &Backlog{}, Conditions: []Condition{ready}})
 	}
 	f.Reports[0], f.Next = s.report(), "more&"
@@ -351,7 +351,7 @@ func TestPagesSayWhatIsAndWhatToDo(t *testing.T) {
 		code int
 		want []string
 	}{
-		{&stub{}, "/", 200, []string{"Something to do at 1 of 3 dispatchers", "Need a person", "<caption>Well", "prod · https://10.0.0.1:6443 · as vera", `<span aria-hidden="true">✕</span> ConnectionFailed`, "‖</span> Paused", "~60,000", `href="/d/shop/orders/groups">~10,001<`, "?next=more%26", `title="2026-03-01 12:00:00 UTC">5m<`}},
+		{&stub{}, "/", 200, []string{"Something to do at 1 of 4 dispatchers", "Not delivering: 1 · dead events, which wait for a person: ~10,001 · not observed: 1", "<caption>Need a person", "<caption>Not observed", "<caption>Well", "prod · https://10.0.0.1:6443 · as vera", `<span aria-hidden="true">✕</span> ConnectionFailed`, "‖</span> Paused", "~60,000", `href="/d/shop/orders/groups">~10,001<`, "?next=more%26", `title="2026-03-01 12:00:00 UTC">5m<`}},
 		{&stub{well: true}, "/", 200, []string{"No dispatchers here"}},
 		{&stub{}, orders, 200, []string{"SinkReachable is False", "See group 7f3a9c21", "kubectl outbox dead replay orders --group 7f3a9c21", "paused: Unreachable: connection refused", "Concurrency, 8 calls at once", "no verified consumer of the type", "654,321",
 			`aria-label="Pending at the end of each minute: 1,500 at last, 60,000 at most, 0 at least in 4 minutes, not known in 1 of them"`, `x="590" y="97" width="9" height="3"><title>12:00 UTC: 1,500<`, `height="100"><title>11:58 UTC: 12,345<`,
@@ -362,25 +362,25 @@ func TestPagesSayWhatIsAndWhatToDo(t *testing.T) {
 		{&stub{well: true}, orders + "/groups", 200, []string{"No dead letters", "was delivered, or is still tried"}},
 		{&stub{}, orders + "/groups?by=aggregate", 200, []string{"Dead letters by aggregate", "order%2F17", "60,000"}},
 		{&stub{}, orders + "/groups?by=color", 400, []string{"by: &#34;color&#34; is unknown"}},
-		{&stub{}, orders + "/dead?group=" + group, 200, []string{"Group 7f3a9c21: 10,000+ dead", "became dead before 2026-03-01 12:00:02 UTC", `name="filter" value="group=7f3a9c21&amp;until=2026-03-01T12%3A00%3A02Z"`,
+		{&stub{}, orders + "/dead?group=" + group, 200, []string{"Group 7f3a9c21: 10,000+ dead", `class="main" name="do" value="dry-replay"`, "became dead before 2026-03-01 12:00:02 UTC", `name="filter" value="group=7f3a9c21&amp;until=2026-03-01T12%3A00%3A02Z"`,
 			"kubectl outbox dead replay orders --group 7f3a9c21 --until 2026-03-01T12:00:02Z --canary 10 --rate 100 --reason WHY --dry-run --namespace shop", "after=30", "order/170"}},
 		{viewer, orders + "/dead?group=" + group, 200, []string{"You may look; request the role.", "kubectl outbox dead replay", "not:value=\"replay\""}},
 		{&stub{well: true}, orders + "/dead?group=" + group, 200, []string{"was replayed, or discarded"}},
 		{&stub{}, orders + "/dead?resolved=true", 200, []string{"Resolved dead letters", "not:value=\"replay\""}},
 		{&stub{}, orders + "/dead?operation=" + event, 200, []string{"10,001+ dead", "not:value=\"replay\""}},
 		{&stub{}, orders + "/dead?group=x", 400, []string{"is not a group"}},
-		{&stub{}, orders + "/dead/42", 200, []string{"Dead letter 42", "Correct the price.", "attempt 19", "not:<dt>Error", "?payload=true", "kubectl outbox dead show orders 42", "not:t-1"}},
+		{&stub{}, orders + "/dead/42", 200, []string{"Dead letter 42", "Correct the price.", "attempt 19", "not:<dt>Error", "not:<dt>Resolution", "?payload=true", "kubectl outbox dead show orders 42", "not:t-1"}},
 		{&stub{}, orders + "/dead/42?payload=true", 200, []string{"&#34;price&#34;: -1", "t-1"}},
 		{&stub{}, orders + "/dead/7", 404, []string{"Not found", "no dead letter 7", "Try again"}},
-		{&stub{}, orders + "/events?id=order-17", 200, []string{"enqueued", "after 20 attempts", "Dedupe key", "✕</span> dead", "not:-1,"}},
+		{&stub{}, orders + "/events?id=order-17", 200, []string{"<h1>This event is dead</h1>", "enqueued", "after 20 attempts", "Dedupe key", "✕</span> dead", "not:-1,"}},
 		{&stub{}, orders + "/events?id=gone", 200, []string{"Its row is gone"}},
 		{&stub{}, orders + "/events?id=", 400, []string{"the id is empty"}},
-		{&stub{}, orders + "/replays", 200, []string{"CHG-812", "10 of 1500 put back, 7 delivered", "Dry run: replay"}},
+		{&stub{}, orders + "/replays", 200, []string{"<h1>Under way: ", "CHG-812", "10 of 1500 put back, 7 delivered", "Dry run: replay"}},
 		{&stub{well: true}, orders + "/replays", 200, []string{"was replayed or discarded here"}},
 		{&stub{}, orders + "/replays/canary", 200, []string{`http-equiv="refresh"`, "The canary: 10 go first", "Stop it", "kubectl outbox dead stop orders canary", "✓</span> 7<"}},
 		{&stub{}, orders + "/replays/canary?still", 200, []string{"The canary: 10 go first", "not:http-equiv"}},
 		{viewer, orders + "/replays/runs", 200, []string{"The newest failure: 503.", "in 2h", `class="bad" x="566" width="20"`, "not:Stop it"}},
-		{&stub{}, orders + "/replays/dry", 200, []string{"Now do it", "All 1,499 that match", `value="CHG-812" placeholder`, "Would be done", "not:<svg", "not:http-equiv"}},
+		{&stub{}, orders + "/replays/dry", 200, []string{"Now do it", `class="main" name="do" value="replay"`, "All 1,499 that match", `value="CHG-812" placeholder`, "Would be done", "not:<svg", "not:http-equiv"}},
 		{viewer, orders + "/replays/dry", 200, []string{"request the role", "not:value=\"replay\""}},
 		{&stub{}, orders + "/replays/done", 200, []string{"See what is dead now", "✓</span> Finished", "not:Now do it"}},
 		{&stub{}, orders + "/replays/aborted", 200, []string{"✕</span> Aborted", "See what is dead now"}},

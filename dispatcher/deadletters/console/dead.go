@@ -55,10 +55,9 @@ func (v *view) groups(ctx context.Context, source deadletters.Source) error {
 	}
 	if len(rows) == 0 {
 		v.title, v.lead = "No dead letters", ""
-		v.empty("waits for a person: each event was delivered, or is still tried.")
-		return nil
 	}
-	v.table("Groups, the largest first", [][2]string{{"Group", "k"}, {"Dead", "n"}, {"Since", "n"}, {"Last", "n"}, {"Why", "w"}, {"What to do", "w"}}, rows)
+	v.table("Groups, the largest first", [][2]string{{"Group", "k"}, {"Dead", "n"}, {"Since", "n"}, {"Last", "n"}, {"Why", "w"}, {"What to do", "w"}}, rows,
+		"waits for a person: each event was delivered, or is still tried.")
 	if groups.More {
 		v.add(`<p class="note">There are more than %s groups: these were read.</p>`, number(deadletters.MaxGroups))
 	}
@@ -104,7 +103,7 @@ func (v *view) counts(ctx context.Context, source deadletters.Source, by deadlet
 	if slices.ContainsFunc(counts.Counts, func(c deadletters.Count) bool { return c.AtLeast }) {
 		v.add(`<p class="note">The newest %s are counted, of each group an equal part: a count with a + may have older ones.</p>`, number(deadletters.CountCap))
 	}
-	v.table("Open dead letters by "+string(by), [][2]string{{strings.ToUpper(string(by[:1])) + string(by[1:]), ""}, {"Dead", "n"}, {"Groups", "n"}, {"Since", "n"}, {"Last", "n"}}, rows)
+	v.table("Open dead letters by "+string(by), [][2]string{{strings.ToUpper(string(by[:1])) + string(by[1:]), ""}, {"Dead", "n"}, {"Groups", "n"}, {"Since", "n"}, {"Last", "n"}}, rows, "waits for a person.")
 	return nil
 }
 
@@ -128,11 +127,8 @@ func (v *view) dead(ctx context.Context, source deadletters.Source) error {
 	for _, l := range page.DeadLetters {
 		rows = append(rows, []any{write(`<a href="%s"><code>%s</code></a>`, v.path("dead", fmt.Sprint(l.ID)), l.Event), v.age(l.DeadAt), l.Type, deadcmd.Aggregate(l.AggregateType, l.AggregateID), number(l.Attempts), l.Error})
 	}
-	if len(rows) == 0 {
-		v.empty("matches: what was here was replayed, or discarded.")
-		return nil
-	}
-	v.table("The newest first", [][2]string{{"Event", "k"}, {"Dead for", "n"}, {"Type", "t"}, {"About", "t"}, {"Attempts", "n"}, {"Error", "w one"}}, rows)
+	v.table("The newest first", [][2]string{{"Event", "k"}, {"Dead for", "n"}, {"Type", "t"}, {"About", "t"}, {"Attempts", "n"}, {"Error", "w one"}}, rows,
+		"matches: what was here was replayed, or discarded.")
 	if page.Next > 0 {
 		chosen.After = page.Next
 		v.add(`<p><a rel="next" href="?%s">Older ones</a></p>`, exact(chosen.Values().Encode()))
@@ -173,10 +169,14 @@ func (v *view) forms(ctx context.Context, f deadletters.Filter, many, why string
 		hidden := write(`<input type="hidden" name="filter" value="%s"><input type="hidden" name="once" value="%s"><label class="grow">Why<input name="reason" required maxlength="1024" value="%s" placeholder="such as CHG-812; it stays with each dead letter"></label>`,
 			exact(deadletters.ListRequest{Filter: f}.Values().Encode()), rand.Text(), why)
 		set := write("All %s that match and became dead before %s UTC. Later ones stay open.", many, f.Until.UTC().Format("2006-01-02 15:04:05"))
+		first, then := markup(` class="main"`), markup("") // a dry run, until there was one
+		if why != "" {
+			first, then = then, first
+		}
 		v.add(`<form class="act" method="post" action="%s">%s<label>Canary<input name="canary" type="number" min="0" max="10000" value="%s"></label>
 <label>Events a second<input name="rate" type="number" min="1" max="100000" value="%s"></label>
-<button name="do" value="dry-replay">Dry run</button><button class="main" name="do" value="replay">Replay</button><p><small>%s The canary goes first, alone.</small></p></form>
-`, v.path("replays"), hidden, firstCanary, firstRate, set)
+<button%s name="do" value="dry-replay">Dry run</button><button%s name="do" value="replay">Replay</button><p><small>%s The canary goes first, alone.</small></p></form>
+`, v.path("replays"), hidden, firstCanary, firstRate, first, then, set)
 		v.add(`<details><summary>Discard them instead</summary><form class="act" method="post" action="%s">%s<button name="do" value="dry-discard">Dry run</button><button name="do" value="discard">Discard</button>
 <p><small>%s Their events stay dead, and block their keys no more.</small></p></form></details>
 `, v.path("replays"), hidden, set)

@@ -164,7 +164,14 @@ func number(count any) string {
 
 // table writes rows of cells. columns are pairs of a head and a class: n for numbers, k for what is never broken over lines, t
 // for names, w for what needs width, and one for a text of which the first line is enough. On a narrow screen a row is a block.
-func (v *view) table(caption string, columns [][2]string, rows [][]any) {
+// Without rows it says what is good about nothing, or is nothing.
+func (v *view) table(caption string, columns [][2]string, rows [][]any, good string) {
+	if len(rows) == 0 && good != "" {
+		v.empty(good)
+	}
+	if len(rows) == 0 {
+		return
+	}
 	v.add("<table><caption>%s</caption><thead><tr>", caption)
 	for _, c := range columns {
 		v.add(`<th scope="col" class="%s">%s</th>`, c[1], c[0])

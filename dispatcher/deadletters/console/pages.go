@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -99,7 +100,9 @@ func (v *view) fleet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var wrong, well [][]any
+	var parts [3][][]any // need a person, are not observed, and are well
+	var sum Backlog
+	failing := 0
 	for _, r := range f.Reports {
 		v.name = Name{r.Namespace, r.Name}
 		b := cmp.Or(r.Backlog, &Backlog{})
@@ -110,35 +113,38 @@ func (v *view) fleet(ctx context.Context) error {
 		if b.Dead > 0 {
 			dead = write(`<a href="%s">%s</a>`, v.path("groups"), number(b.Number(b.Dead)))
 		}
-		row := []any{r.head(), write(`<a href="%s">%s</a>`, v.path(), v.name), pending, dead, v.age(b.Oldest), cmp.Or(b.ETA, "–"), cmp.Or(b.LimitedBy, "–"), cmp.Or(r.ReadyPods, "–")}
+		how, word := r.how()
+		part := 2
 		if b.Dead > 0 || slices.ContainsFunc(r.Conditions, func(c Condition) bool { return c.Wrong }) {
-			wrong = append(wrong, row)
-		} else {
-			well = append(well, row)
+			part = 0
+		} else if how == unknown {
+			part = 1
 		}
+		if how == bad {
+			failing++
+		}
+		sum.Dead, sum.Estimated = sum.Dead+b.Dead, sum.Estimated || b.Estimated
+		parts[part] = append(parts[part], []any{tag(how, word), write(`<a href="%s">%s</a>`, v.path(), v.name), pending, dead, v.age(b.Oldest), cmp.Or(b.ETA, "–"), cmp.Or(b.LimitedBy, "–"), cmp.Or(r.ReadyPods, "–")})
 	}
 	v.name = Name{}
-	switch {
-	case len(f.Reports) == 0:
+	v.lead = write("Not delivering: %s · dead events, which wait for a person: %s · not observed: %s", failing, number(sum.Number(sum.Dead)), len(parts[1]))
+	switch all := len(f.Reports); {
+	case all == 0:
 		v.title, v.lead = "No dispatchers here", "An OutboxDispatcher appears here as soon as it is made."
-	case len(wrong) == 0:
-		v.title, v.lead = "Every dispatcher is well", write("%s deliver, or rest on purpose, and no event is dead.", len(well))
+	case len(parts[0]) > 0:
+		v.title = fmt.Sprintf("Something to do at %d of %d dispatchers", len(parts[0]), all)
+	case len(parts[1]) > 0:
+		v.title = fmt.Sprintf("%d of %d dispatchers are not observed", len(parts[1]), all)
 	default:
-		v.title = fmt.Sprintf("Something to do at %d of %d dispatchers", len(wrong), len(f.Reports))
-		v.lead = "Pending events are due now, or wait for a retry. Dead ones wait for a person."
+		v.title, v.lead = "Every dispatcher is well", write("%s deliver, or rest on purpose, and no event is dead.", all)
 	}
 	if f.Note != "" {
 		v.add(`<p class="note">%s</p>`, f.Note)
 	}
 	columns := [][2]string{{"State", "k"}, {"Dispatcher", "k"}, {"Pending", "n"}, {"Dead", "n"}, {"Oldest waits", "n"}, {"ETA", "n"}, {"Limited by", ""}, {"Pods", "n"}}
 	v.add(`<div class="same">`)
-	for _, part := range []struct {
-		caption string
-		rows    [][]any
-	}{{"Need a person", wrong}, {"Well", well}} {
-		if len(part.rows) > 0 {
-			v.table(part.caption, columns, part.rows)
-		}
+	for i, caption := range []string{"Need a person", "Not observed", "Well"} {
+		v.table(caption, columns, parts[i], "")
 	}
 	v.add("</div>")
 	if f.Next != "" {
@@ -147,14 +153,14 @@ func (v *view) fleet(ctx context.Context) error {
 	return nil
 }
 
-// head is how a dispatcher is, in a word.
-func (r Report) head() markup {
+// how is how a dispatcher is, in a word.
+func (r Report) how() (t tone, word string) {
 	if len(r.Conditions) == 0 || r.Conditions[0].Type != "Ready" {
-		return tag(unknown, "NotSeen")
+		return unknown, "NotSeen"
 	}
 	ready := r.Conditions[0]
-	word := map[string]tone{"DeliveringDespiteTrouble": trouble, "Paused": off, "Pausing": off, "ScaledToZero": off}[ready.Reason]
-	return tag(cmp.Or(map[string]tone{"False": bad, "Unknown": unknown}[ready.Status], word, good), ready.Reason)
+	t = map[string]tone{"DeliveringDespiteTrouble": trouble, "Paused": off, "Pausing": off, "ScaledToZero": off}[ready.Reason]
+	return cmp.Or(map[string]tone{"False": bad, "Unknown": unknown}[ready.Status], t, good), ready.Reason
 }
 
 // report says how a dispatcher is and what to do.
@@ -163,13 +169,16 @@ func (v *view) report(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.title, v.lead = v.name.String(), r.head()
+	v.title, v.lead = v.name.String(), tag(r.how())
 	if len(r.Conditions) > 0 {
 		v.lead += write(" %s", r.Conditions[0].Message)
 	}
 	if b := r.Backlog; b != nil {
-		counts := []any{"Pending", number(b.Number(b.Pending)), "Oldest waits", v.age(b.Oldest), "ETA", cmp.Or(b.ETA, "–"), "Limited by", cmp.Or(b.LimitedBy, "–"),
-			"Dead", number(b.Number(b.Dead))}
+		dead := write("%s", number(b.Number(b.Dead)))
+		if b.Dead > 0 {
+			dead = tag(bad, number(b.Number(b.Dead)))
+		}
+		counts := []any{"Dead", dead, "Pending", number(b.Number(b.Pending)), "Oldest waits", v.age(b.Oldest), "ETA", cmp.Or(b.ETA, "–"), "Limited by", cmp.Or(b.LimitedBy, "–")}
 		if !b.LateSince.IsZero() {
 			counts = append(counts, "Late for", v.age(b.LateSince))
 		}
@@ -202,14 +211,12 @@ func (v *view) report(ctx context.Context) error {
 	for _, c := range r.Conditions {
 		rows = append(rows, []any{tag(cmp.Or(map[bool]tone{true: bad}[c.Wrong], map[string]tone{"Unknown": unknown}[c.Status], good), c.Type), c.Status, c.Reason, v.age(c.Since), c.Message})
 	}
-	v.table("What was checked", [][2]string{{"Check", "k"}, {"Status", "k"}, {"Reason", "k"}, {"Since", "n"}, {"In words", "w"}}, rows)
+	v.table("What was checked", [][2]string{{"Check", "k"}, {"Status", "k"}, {"Reason", "k"}, {"Since", "n"}, {"In words", "w"}}, rows, "")
 	rows = [][]any{}
 	for _, p := range r.Pods {
 		rows = append(rows, []any{tag(map[bool]tone{true: good, false: bad}[p.Ready], p.Phase), p.Name, p.Restarts, p.Node, v.age(p.Created)})
 	}
-	if len(rows) > 0 {
-		v.table("Pods", [][2]string{{"State", "k"}, {"Pod", ""}, {"Restarts", "n"}, {"Node", ""}, {"Age", "n"}}, rows)
-	}
+	v.table("Pods", [][2]string{{"State", "k"}, {"Pod", ""}, {"Restarts", "n"}, {"Node", ""}, {"Age", "n"}}, rows, "")
 	v.stateForm(ctx, r)
 	return nil
 }
@@ -275,11 +282,8 @@ func (v *view) topics(r Report) {
 		rows = append(rows, []any{t.Topic, number(count(t.Pending)), number(count(t.Retrying)), number(count(t.Scheduled)), number(count(t.Processing)), number(count(t.Dead)),
 			v.age(t.OldestPending.Time()), cmp.Or(limits[t.Topic], "–")})
 	}
-	if len(rows) == 0 {
-		v.empty("waits: each event was delivered, or none was enqueued.")
-		return
-	}
-	v.table("Topics, and what limits each", [][2]string{{"Topic", ""}, {"Pending", "n"}, {"For a retry", "n"}, {"Scheduled", "n"}, {"In delivery", "n"}, {"Dead", "n"}, {"Oldest waits", "n"}, {"Limited by", "w"}}, rows)
+	v.table("Topics, and what limits each", [][2]string{{"Topic", ""}, {"Pending", "n"}, {"For a retry", "n"}, {"Scheduled", "n"}, {"In delivery", "n"}, {"Dead", "n"}, {"Oldest waits", "n"}, {"Limited by", "w"}}, rows,
+		"waits: each event was delivered, or none was enqueued.")
 }
 
 // stateForm pauses or resumes, where the user may.
@@ -332,10 +336,14 @@ func (v *view) show(ctx context.Context, source deadletters.Source) error {
 		return err
 	}
 	v.crumb("Group "+l.Group, v.deadPath(deadletters.Filter{Group: l.Group}))
-	v.title, v.lead = fmt.Sprintf("Dead letter %d", l.ID), write("%s", l.Error)
-	v.add(`<div class="todo"><p>%s</p><a class="button" href="%s">See the life of its event</a></div>`, cmp.Or(l.Advice, "It is resolved."), v.path("events")+"?id="+exact(url.QueryEscape(l.Event)))
+	v.title, v.lead = strings.TrimRight(fmt.Sprintf("Dead letter %d: %s %s", l.ID, l.Type, deadcmd.Aggregate(l.AggregateType, l.AggregateID)), ": -"), write("%s", l.Error)
+	advice := l.Advice
+	if l.Resolution != nil {
+		advice = "Nothing is to be done: it was " + l.Resolution.What + "."
+	}
+	v.add(`<div class="todo"><p>%s</p><a class="button" href="%s">See the life of its event</a></div>`, advice, v.path("events")+"?id="+exact(url.QueryEscape(l.Event)))
 	v.fields(slices.DeleteFunc(deadcmd.DeadLetterFields(l, v.now), func(f deadcmd.Field) bool { // which the page says already
-		return f.Text == "-" || slices.Contains([]string{"Dead letter", "Error", "What to do"}, f.Name)
+		return f.Text == "-" || slices.Contains([]string{"Dead letter", "Error", "What to do"}, f.Name) || f.Name == "Resolution" && l.Resolution == nil
 	}))
 	if len(l.Failures) > 0 {
 		v.add("<h2>The last failed attempts</h2>")
@@ -356,8 +364,9 @@ func (v *view) event(ctx context.Context, source deadletters.Source) error {
 	if err != nil {
 		return err
 	}
-	v.title, v.lead = "The life of an event", tag(off, "Its row is gone: delivered rows are removed after their retention")
+	v.title, v.lead = "This event is not here any more", tag(off, "Its row is gone: delivered rows are removed after their retention")
 	if e := h.Event; e != nil {
+		v.title = "This event " + cmp.Or(map[string]string{"pending": "waits", "processing": "is in delivery"}[e.Status], "is "+e.Status)
 		v.lead = write("%s <code>%s</code>", tag(cmp.Or(map[string]tone{"delivered": good, "dead": bad}[e.Status], unknown), e.Status), e.ID)
 	}
 	v.life(deadcmd.Steps(h))

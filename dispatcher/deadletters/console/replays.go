@@ -17,17 +17,23 @@ func (v *view) replays(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.title, v.lead = "Replays and discards", "Who put what back, why, and what became of it."
+	under := len(all)
+	for _, r := range all {
+		if r.Ended {
+			under--
+		}
+	}
+	v.title, v.lead = "No replay runs", "Who put what back, why, and what became of it."
+	if under > 0 {
+		v.title = fmt.Sprintf("Under way: %d of %d replays and discards", under, len(all))
+	}
 	slices.SortStableFunc(all, func(a, b Replay) int { return b.Began.Compare(a.Began) })
 	rows := [][]any{}
 	for _, r := range all {
 		rows = append(rows, []any{r.tag(), write(`<a href="%s">%s</a>`, v.path("replays", r.ID), r.what()), r.Line, v.age(r.Began), r.By, r.Reason})
 	}
-	if len(rows) == 0 {
-		v.empty("was replayed or discarded here.")
-		return nil
-	}
-	v.table("The newest first", [][2]string{{"State", "k"}, {"What", "k"}, {"Progress", "w"}, {"Began", "n"}, {"By", ""}, {"Why", ""}}, rows)
+	v.table("The newest first", [][2]string{{"State", "k"}, {"What", "k"}, {"Progress", "w"}, {"Began", "n"}, {"By", ""}, {"Why", ""}}, rows,
+		"was replayed or discarded here.")
 	return nil
 }
 
@@ -99,7 +105,11 @@ func (v *view) progress(r Replay) {
 	part := func(name string, n int64, t tone) {
 		if width := n * 1000 / p.Matched; n > 0 {
 			bar += write(`<rect class="%s" x="%s" width="%s" height="10"/>`, string(t), x, width)
-			x, counts = x+width, append(counts, name, tag(t, number(n)))
+			how := write("%s", number(n))
+			if t != unknown { // what is not known yet needs no mark
+				how = tag(t, number(n))
+			}
+			x, counts = x+width, append(counts, name, how)
 		}
 	}
 	part("Delivered", p.Delivered, good)

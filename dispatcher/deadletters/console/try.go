@@ -32,11 +32,8 @@ func (v *view) try(ctx context.Context) error {
 		}
 		rows = append(rows, []any{tag(outcomes[d.Before], d.Before), tag(outcomes[d.After], d.After), number(d.Count), d.Topic, d.What, cmp.Or(events, "–")})
 	}
-	if len(rows) == 0 {
-		v.empty("comes out otherwise: the file does with each event what was done before.")
-	} else {
-		v.table("What differs, the most events first", [][2]string{{"Before", "k"}, {"With the file", "k"}, {"Events", "n"}, {"Topic", ""}, {"What", "w"}, {"Such as", "k"}}, rows)
-	}
+	v.table("What differs, the most events first", [][2]string{{"Before", "k"}, {"With the file", "k"}, {"Events", "n"}, {"Topic", ""}, {"What", "w"}, {"Such as", "k"}}, rows,
+		"comes out otherwise: the file does with each event what was done before.")
 	v.line(v.Line(v.name, "try", t.Command))
 	return nil
 }

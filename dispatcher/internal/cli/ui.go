@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -133,17 +132,37 @@ func (b *backend) Report(ctx context.Context, n console.Name) (r console.Report,
 	return r, nil
 }
 
+// explains are the commands that say more of a check that failed.
+var explains = map[string]string{"dead": "dead groups", "unserved": "unserved list", "adoptions": "adopt status", "journal": "verify"}
+
 // judge adds the checks of check --data, and says what to do.
 func (b *backend) judge(r *console.Report, data *dataReport) {
-	ready := console.Condition{Type: "Ready", Status: "True", Reason: "DataHealthy", Message: fmt.Sprintf("%d checks of the data found nothing wrong.", len(data.Checks)), Since: data.ObservedAt}
+	delivered, delivers := "No process of it runs.", false
+	if w := r.Now.Data.Windows; len(w) > 0 {
+		delivers = w[0].Delivered > 0
+		delivered = fmt.Sprintf("%d delivered in the last %s.", w[0].Delivered, w[0].Window)
+	}
+	ready := console.Condition{Type: "Ready", Status: "True", Reason: "DataHealthy", Message: fmt.Sprintf("%s %d checks of the data found nothing wrong.", delivered, len(data.Checks))}
+	var failed []string
 	for _, c := range data.Checks {
-		one := console.Condition{Type: c.Name, Status: "ok", Reason: "", Message: c.Message, Since: data.ObservedAt, Wrong: !c.OK}
+		one := console.Condition{Type: c.Name, Status: "ok", Message: c.Message, Wrong: !c.OK}
 		if !c.OK {
-			one.Status = "FAIL"
-			ready.Status, ready.Wrong, ready.Reason, ready.Message = "False", true, "CheckFailed", fmt.Sprintf("%d of %d checks of the data failed.", data.failed(), len(data.Checks))
-			r.ToDo = append(r.ToDo, console.ToDo{What: strings.ToUpper(c.Message[:1]) + c.Message[1:] + ". " + c.Remedy, Commands: []string{b.Line(b.name(), "check", "--data")}})
+			one.Status, failed = "FAIL", append(failed, c.Name)
+			todo := console.ToDo{What: strings.ToUpper(c.Message[:1]) + c.Message[1:] + ". " + c.Remedy}
+			if command := explains[c.Name]; command != "" {
+				todo.Commands = []string{b.Line(b.name(), command, "")}
+			}
+			if c.Name != "dead" || len(r.Now.Backlog.DeadGroups) == 0 { // else each group says what to do
+				r.ToDo = append(r.ToDo, todo)
+			}
 		}
 		r.Conditions = append(r.Conditions, one)
+	}
+	if len(failed) > 0 {
+		if ready.Reason = "DeliveringDespiteTrouble"; !delivers {
+			ready.Status, ready.Wrong, ready.Reason = "False", true, "CheckFailed"
+		}
+		ready.Message = fmt.Sprintf("%s %d of %d checks of the data failed: %s.", delivered, len(failed), len(data.Checks), strings.Join(failed, ", "))
 	}
 	r.Conditions = append([]console.Condition{ready}, r.Conditions...)
 }
@@ -197,7 +216,7 @@ func (b *backend) Replays(ctx context.Context, _ console.Name) ([]console.Replay
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := slices.Clone(b.dryRuns)
+	var out []console.Replay
 	for _, o := range all {
 		r := shown(o.Replay, o.RequestedBy, o.Reason)
 		r.Canary = int(o.Canary)
@@ -207,9 +226,12 @@ func (b *backend) Replays(ctx context.Context, _ console.Name) ([]console.Replay
 		} else if failed != nil || r.State == "interrupted" {
 			r.State, r.Ended, r.Why = "interrupted", true, append(r.Why, "It does not run: `"+b.Line(b.name(), "dead replay", "--operation "+r.ID+" --wait")+"` continues it.")
 		}
+		if r.State == "open" {
+			r.State = "put back" // and not all of them are delivered
+		}
 		out = append(out, r)
 	}
-	return out, nil
+	return append(out, b.dryRuns...), nil // after the replays of their second
 }
 
 func shown(p status.Replay, by, reason string) console.Replay {
@@ -227,7 +249,7 @@ func (b *backend) Begin(ctx context.Context, _ console.Name, r console.Request) 
 		}
 		p.ID = id
 		dry := shown(p, b.by, r.Reason)
-		dry.DryRun, dry.Ended, dry.State, dry.Filter, dry.Began = true, true, "finished", r.Filter, time.Now()
+		dry.DryRun, dry.Ended, dry.State, dry.Filter, dry.Began = true, true, "finished", r.Filter, time.Now().Truncate(time.Second)
 		dry.Line = fmt.Sprintf("would %s %d of %d", p.Action, p.Waiting, p.Matched)
 		b.mu.Lock()
 		defer b.mu.Unlock()
