@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outbox-operator/outbox-operator/api/status"
@@ -30,10 +31,10 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 const scrape, rates = 2 * time.Second, "8s"
 
 // series are the values of a query in a time, by its labels, without what is not a number.
-func series(t *testing.T, server *promtool.Server, expr string, from, to time.Time) map[string][]float64 {
-	t.Helper()
-	all, err := server.Range(t.Context(), expr, from, to)
-	need.OK(t, err)
+func (s *story) series(expr string, from, to time.Time) map[string][]float64 {
+	s.Helper()
+	all, err := s.server.Range(s.Context(), expr, from, to)
+	need.OK(s, err)
 	return all
 }
 
@@ -46,65 +47,108 @@ func replay[R any](t *testing.T, begin func(context.Context, R) (status.Replay, 
 	return begun
 }
 
-// A destination fails for a minute, then refuses some events for good, and these are replayed. Every query of every panel has data
-// then, the page fires alone, since its cause has to last for minutes, and p99 of the outage is that of the rows.
-func TestStoryIsOnTheDashboards(t *testing.T) {
+// story is a dispatcher of orders and refunds, whose destination does what produce says, before a real Prometheus.
+type story struct {
+	*testing.T
+	pool   *pgxpool.Pool
+	db     pgtest.DB
+	server *promtool.Server
+	mode   atomic.Value // down, or what it refuses for good
+}
+
+func open(t *testing.T, every, freshness time.Duration) *story {
 	if testing.Short() {
 		t.Skip("takes minutes: make test-all")
 	}
-	dsn := pgtest.Migrated(t)
-	pool, db, registry := pgtest.Pool(t, dsn), pgtest.Open(t, dsn), prometheus.NewRegistry()
-	var mode atomic.Value
-	mode.Store("")
+	dsn, registry := pgtest.Migrated(t), prometheus.NewRegistry()
+	s := &story{T: t, pool: pgtest.Pool(t, dsn), db: pgtest.Open(t, dsn)}
+	s.mode.Store("")
 	handle := func(_ context.Context, e *dispatcher.Event) error {
 		switch {
-		case mode.Load() == "down":
+		case s.mode.Load() == "down":
 			return dispatcher.Unavailable(errors.New("status 503"))
-		case mode.Load() == "refuses" && e.Topic == "refunds":
+		case s.mode.Load() == "refuses" && e.Topic == "refunds":
 			return dispatcher.Permanent(dispatcher.ReasonPermanentFailure, errors.New("status 422"))
 		}
 		return nil
 	}
-	d, err := outbox.New(pool, dispatcher.Handlers{"orders": handle, "refunds": handle}, outbox.Config{
+	d, err := outbox.New(s.pool, dispatcher.Handlers{"orders": handle, "refunds": handle}, outbox.Config{
 		Config:    dispatcher.Config{Topics: []string{"orders", "refunds"}},
 		Store:     pgstore.Options{Namespace: "shop", Dispatcher: "team/orders"},
-		Objective: outbox.Objective{Freshness: 5 * time.Second}, Registerer: registry,
+		Objective: outbox.Objective{Freshness: freshness}, Registerer: registry,
 	})
 	need.OK(t, err)
 	web := httptest.NewServer(d.Handler(registry))
 	t.Cleanup(web.Close)
-	server, err := promtool.Start(t.Context(), t.TempDir(), "../..", scrape)
+	s.server, err = promtool.Start(t.Context(), t.TempDir(), "../..", every)
 	need.Server(t, err, promtool.ErrMissing)
-	t.Cleanup(server.Stop)
-	need.OK(t, server.Scrape("story", strings.TrimPrefix(web.URL, "http://"), "", map[string]string{"namespace": "team"}))
+	t.Cleanup(s.server.Stop)
+	need.OK(t, s.server.Scrape("story", strings.TrimPrefix(web.URL, "http://"), "", map[string]string{"namespace": "team", "pod": "a"}))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
 	t.Cleanup(func() { stop(); need.OK(t, <-ended) })
+	return s
+}
 
-	began := time.Now()
-	produce := func(what string, lasts time.Duration) {
-		mode.Store(what)
-		for tick, end := time.NewTicker(time.Second), time.Now().Add(lasts); time.Now().Before(end); <-tick.C {
-			pgtest.Exec(db, `select outbox.enqueue('shop', topic, '{}') from unnest(array['orders', 'orders', 'orders', 'refunds']) topic, generate_series(1, 5)`)
-		}
+// produce adds events for a time in which the destination does something, and returns when that began.
+func (s *story) produce(what string, lasts time.Duration) (began time.Time) {
+	s.mode.Store(what)
+	began = time.Now()
+	for tick := time.NewTicker(time.Second); time.Since(began) < lasts; <-tick.C {
+		pgtest.Exec(s.db, `select outbox.enqueue('shop', topic, '{}') from unnest(array['orders', 'orders', 'orders', 'refunds']) topic, generate_series(1, 5)`)
 	}
-	produce("", 20*time.Second)
-	outage := time.Now()
-	produce("down", 70*time.Second)
-	mode.Store("")
-	pgtest.Eventually(t, "the outage is over", func() bool { return pgtest.Value[int](db, `select count(*) from outbox.outbox_events where live`) == 0 })
-	rows := pgtest.Value[float64](db, fmt.Sprintf(`select extract(epoch from percentile_cont(0.99) within group (order by updated_at - created_at))::float8 from outbox.outbox_events where created_at >= to_timestamp(%d)`, outage.Unix()))
+	return began
+}
+
+// delivered waits until the destination has all.
+func (s *story) delivered() {
+	s.mode.Store("")
+	pgtest.Eventually(s, "the outage is over", func() bool {
+		return pgtest.Value[int](s.db, `select count(*) from outbox.outbox_events where live`) == 0
+	})
+}
+
+// firing counts the alerts that fire, of those that need no manager.
+const firing = `count by (alertname) (ALERTS{alertstate="firing", alertname!="OutboxOperatorAbsent"})`
+
+// With the rules as they are shipped, an outage of some minutes fires the page within three minutes, and then its cause, and nothing
+// else. Five minutes after it nothing fires.
+//
+// CONTRACT: C-98
+func TestOutageFiresThePageAndItsCause(t *testing.T) {
+	s := open(t, 0, time.Minute)
+	s.produce("", 90*time.Second)
+	outage := s.produce("down", 6*time.Minute)
+	s.delivered()
+	after := s.produce("", 5*time.Minute+30*time.Second).Add(5*time.Minute + 30*time.Second) // a scrape and an evaluation later
+	page := "map[alertname:OutboxEventsLate]"
+	need.That(t, len(s.series(firing, outage, outage.Add(3*time.Minute))[page]) > 0, "no page within three minutes")
+	fired := s.series(firing, outage, after)
+	t.Logf("seconds of alerts: %d of the page, %d of its cause", len(fired[page]), len(fired["map[alertname:OutboxSinkDown]"]))
+	need.That(t, len(fired) == 2 && len(fired[page]) > 0 && len(fired["map[alertname:OutboxSinkDown]"]) > 0, "%v fire, want the page and its cause", fired)
+	need.That(t, len(s.series(firing, after, after)) == 0, "%v fire five minutes after the outage", s.series(firing, after, after))
+}
+
+// A destination fails for a minute, then refuses some events for good, and these are replayed. Every query of every panel has data
+// then, the page fires alone, since its cause has to last for minutes, and p99 of the outage is that of the rows.
+func TestStoryIsOnTheDashboards(t *testing.T) {
+	s := open(t, scrape, 5*time.Second)
+	ctx, began := t.Context(), time.Now()
+	s.produce("", 20*time.Second)
+	outage := s.produce("down", 70*time.Second)
+	s.delivered()
+	rows := pgtest.Value[float64](s.db, fmt.Sprintf(`select extract(epoch from percentile_cont(0.99) within group (order by updated_at - created_at))::float8 from outbox.outbox_events where created_at >= to_timestamp(%d)`, outage.Unix()))
 	time.Sleep(2 * scrape) // nothing says that Prometheus has scraped
 	over := time.Now()
-	produce("refuses", 10*time.Second)
-	mode.Store("")
-	replays := outbox.NewReplays(pool, outbox.ReplayOptions{})
-	_, err = replays.Run(ctx, replay(t, replays.Begin).ID, outbox.ReplayRunOptions{Wait: true})
+	s.produce("refuses", 10*time.Second)
+	s.mode.Store("")
+	replays := outbox.NewReplays(s.pool, outbox.ReplayOptions{})
+	_, err := replays.Run(ctx, replay(t, replays.Begin).ID, outbox.ReplayRunOptions{Wait: true})
 	need.OK(t, err)
-	produce("", 20*time.Second)
+	s.produce("", 20*time.Second)
 	if to := os.Getenv("STORY"); to != "" { // until the file is removed, Prometheus can be drawn
-		need.OK(t, os.WriteFile(to, fmt.Appendf(nil, "%s %d %d", server.Address, began.Unix(), time.Now().Unix()), 0o600))
+		need.OK(t, os.WriteFile(to, fmt.Appendf(nil, "%s %d %d", s.server.Address, began.Unix(), time.Now().Unix()), 0o600))
 		for _, err := os.Stat(to); err == nil; _, err = os.Stat(to) {
 			time.Sleep(time.Second)
 		}
@@ -114,14 +158,14 @@ func TestStoryIsOnTheDashboards(t *testing.T) {
 	for _, board := range []dashboard{fleet, one} {
 		for _, p := range board.panels {
 			for _, q := range p.queries {
-				need.That(t, len(series(t, server, chosen.Replace(q.expr), began, time.Now())) > 0, "%s, %q: no data of %s", board.name, p.title, q.expr)
+				need.That(t, len(s.series(chosen.Replace(q.expr), began, time.Now())) > 0, "%s, %q: no data of %s", board.name, p.title, q.expr)
 			}
 		}
 	}
-	fired := series(t, server, `count by (alertname) (ALERTS{alertstate="firing", alertname!="OutboxOperatorAbsent"})`, outage, over)
+	fired := s.series(firing, outage, over)
 	need.That(t, len(fired) == 1 && len(fired["map[alertname:OutboxEventsLate]"]) > 0, "%v fire in the outage, want OutboxEventsLate alone: it is too short for its cause", fired)
 	all := strings.NewReplacer("OF", `dispatcher="team/orders"`, "RATE", fmt.Sprintf("%ds", int(over.Sub(outage).Seconds())))
-	for _, shown := range series(t, server, all.Replace(quantile("0.99", "outbox_end_to_end_latency_seconds", "")), over, over) {
+	for _, shown := range s.series(all.Replace(quantile("0.99", "outbox_end_to_end_latency_seconds", "")), over, over) {
 		t.Logf("p99 of the outage: %.1f s by the dashboard, %.1f s by the rows", shown[0], rows)
 		need.That(t, math.Abs(shown[0]-rows) <= rows/4, "p99 of the outage is %.1f s by the dashboard, and %.1f s by the rows", shown[0], rows)
 	}
