@@ -3,6 +3,7 @@ package scale
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -45,7 +47,6 @@ import (
 // others' time, also when the manager begins.
 func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 	const size, largeOnes = 4, 8
-	events := max(1_000, *hostiles)
 	well := func(int) behaviour { return wellBehaved }
 	w := newWorld(t, "bounded", size, well, "eve")
 	w.dispatchers(size, nil)
@@ -55,16 +56,18 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 		name := fmt.Sprintf("%T", kind)
 		most := w.most(kind)
 		before := w.operator.memory()
-		w.many(*hostiles, func(i int) client.Object {
+		text, err := json.Marshal(kind)
+		need.OK(t, err)
+		made := w.many(min(*hostiles, maxStored/len(text)), hostileFor, func(i int) client.Object {
 			if i < largeOnes {
 				return eve(kind, i, most)
 			}
 			return eve(kind, i, 0)
 		})
 		w.edit(0)
-		t.Logf("%d of %s, %d of them with %d bytes of annotations: manager %.0f MiB, %.0f before", *hostiles, name, largeOnes, most, w.operator.memory(), before)
+		t.Logf("%d of %s, %d of them with %d bytes of annotations: manager %.0f MiB, %.0f before", made, name, largeOnes, most, w.operator.memory(), before)
 	}
-	w.many(events, func(i int) client.Object {
+	w.many(max(1_000, *hostiles), hostileFor, func(i int) client.Object {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("eve-", i), Namespace: "eve"}, Reason: "FailedMount", Message: strings.Repeat("x", 1000), LastTimestamp: metav1.Now(),
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "eve", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint(i))}}
 	})
@@ -170,21 +173,24 @@ func (w *world) scale(ctx context.Context, i int, replicas int32) time.Duration 
 	return time.Since(began)
 }
 
-// many creates so many objects, eight at a time.
-func (w *world) many(n int, object func(int) client.Object) {
+// many creates so many objects, eight at a time, or as many as it can in a time, and returns how many.
+func (w *world) many(n int, within time.Duration, object func(int) client.Object) int {
 	w.t.Helper()
+	began, made := time.Now(), atomic.Int64{}
 	var group sync.WaitGroup
 	for part := range 8 {
 		group.Go(func() {
-			for i := part; i < n; i += 8 {
+			for i := part; i < n && time.Since(began) < within; i += 8 {
 				if err := w.admin.Create(w.t.Context(), object(i)); err != nil {
 					w.t.Errorf("create object %d: %v", i, err)
 					return
 				}
+				made.Add(1)
 			}
 		})
 	}
 	group.Wait()
+	return int(made.Load())
 }
 
 // operator is the manager as a process.

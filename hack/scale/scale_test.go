@@ -42,7 +42,7 @@ var (
 	sizes    = flag.String("sizes", "50", "numbers of OutboxDispatchers, separated by commas")
 	out      = flag.String("out", "", "file for the plot, from this directory; none when empty")
 	strict   = flag.Bool("strict", false, "times count too: 90 s for all, 2 s for an edit, 5 s for a stop next to hostile tenants")
-	hostiles = flag.Int("hostile", 100, "how many objects of each kind a hostile tenant makes")
+	hostiles = flag.Int("hostile", 100, "how many objects of each kind a hostile tenant makes, if they can be made in two minutes")
 )
 
 // Targets.
@@ -52,6 +52,12 @@ const (
 	allWithin  = 90 * time.Second
 	editWithin = 2 * time.Second
 	stopWithin = 5 * time.Second
+)
+
+// Bounds of what a hostile tenant makes of a kind: etcd keeps 2 GiB, and with more the API server writes nothing for anybody.
+const (
+	hostileFor = 2 * time.Minute
+	maxStored  = 512 << 20 // bytes of JSON
 )
 
 func TestMain(m *testing.M) {
@@ -120,7 +126,7 @@ func (w *world) create(o client.Object) {
 // dispatchers creates the OutboxDispatchers.
 func (w *world) dispatchers(size int, change func(int, *v1alpha1.OutboxDispatcher)) {
 	w.t.Helper()
-	w.many(size, func(i int) client.Object {
+	w.many(size, time.Hour, func(i int) client.Object {
 		obd := &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Name: name(i), Namespace: w.namespace},
 			Spec: spec.Dispatcher{Namespace: "shop", Topics: []string{name(i)}, Sink: spec.Sink{Log: &spec.LogSink{}},
 				Database: &spec.DispatcherDatabase{SecretRef: spec.SecretRef{Name: "db"}}}}
