@@ -190,6 +190,9 @@ func (w *world) many(n int, within time.Duration, object func(int) client.Object
 		})
 	}
 	group.Wait()
+	if w.t.Failed() {
+		w.t.Fatalf("%d of %d objects are made", made.Load(), n)
+	}
 	return int(made.Load())
 }
 

@@ -167,7 +167,7 @@ func (w *world) reconciled(size int, how func(int) behaviour) (bool, string) {
 	if err := w.cached.List(w.t.Context(), &all); err != nil {
 		return false, err.Error()
 	}
-	done := 0
+	done, other := 0, ""
 	for i := range all.Items {
 		obd := &all.Items[i]
 		ready, workload := meta.FindStatusCondition(obd.Status.Conditions, "Ready"), meta.FindStatusCondition(obd.Status.Conditions, "WorkloadAvailable")
@@ -177,9 +177,11 @@ func (w *world) reconciled(size int, how func(int) behaviour) (bool, string) {
 		// One whose pod does not respond becomes unavailable after a minute, before the last is made on a slow machine.
 		if well := how(number(obd.Name)) == wellBehaved; well && workload.Status == metav1.ConditionTrue && ready.Reason == "Delivering" && obd.Status.RespondingReplicas == 1 || !well {
 			done++
+		} else {
+			other = fmt.Sprintf(", and %s has the Ready %s: %s", obd.Name, ready.Reason, ready.Message)
 		}
 	}
-	return done == size, fmt.Sprintf("%d of %d", done, size)
+	return done == size, fmt.Sprintf("%d of %d%s", done, size, other)
 }
 
 // atRest reports whether none reconciles: a pod that does not respond is known as that after a minute.
@@ -267,6 +269,7 @@ func TestManyDispatchersMeetTheTargets(t *testing.T) {
 
 func measure(t *testing.T, size int) (r result) {
 	w := newWorld(t, fmt.Sprintf("scale-%d", size), size, tenthSilent)
+	t.Cleanup(func() { t.Logf("the manager took %.0f MiB at most", w.operator.memory()) }) // also when a target is missed
 	r.size = size
 	began, used := time.Now(), cpuOfAll()
 	w.dispatchers(size, nil)
