@@ -57,7 +57,7 @@ func run(ctx context.Context) error {
 	budget := memoryBudget("/sys/fs/cgroup/memory.max")
 	log.Info("The manager has a memory budget, three quarters of its container's limit", "MiB", budget>>20)
 	limitMemory(budget)
-	o.NamespaceShare = budget / 6
+	o.NamespaceShare = budget / 16 * 3
 	o.Pod = client.ObjectKey{Namespace: ownNamespace(), Name: os.Getenv("POD_NAME")}
 	if *protect {
 		o.OperatorNamespace = o.Pod.Namespace

@@ -186,7 +186,7 @@ func watchedKind(o client.Object, share int64) (*shares, *kind) {
 
 // An object is left out while its namespace has no room, and the number of those that are left out is right whatever comes.
 func TestWhatHasNoRoomIsLeftOut(t *testing.T) {
-	const labelled = 5 * 2048 // of 16 KiB
+	const labelled = 16 << 10 / 3 * 2
 	s, k := watchedKind(&corev1.ConfigMap{}, 16<<10)
 	jobs := s.kindOf(&batchv1.Job{})
 	object := func(namespace, name string, size int) *corev1.ConfigMap {
@@ -232,7 +232,7 @@ func TestWhatHasNoRoomIsLeftOut(t *testing.T) {
 
 // A list keeps what has room, and begins again: what was counted before it is listed again.
 func TestAListKeepsWhatHasRoom(t *testing.T) {
-	s, k := watchedKind(&v1alpha1.Outbox{}, 8*ownBytes)
+	s, k := watchedKind(&v1alpha1.Outbox{}, 3*3*ownBytes)
 	for range 2 {
 		list := &v1alpha1.OutboxList{}
 		for i := range 3 + reportedOf + 10 {

@@ -77,7 +77,7 @@ type Options struct {
 	MetricsInsecure bool
 	// ProbeAddress serves /healthz and /readyz; "0" means not at all.
 	ProbeAddress string
-	// NamespaceShare is how many bytes the objects of one namespace may take in the cache. Defaults to 32 MiB, a sixth of the
+	// NamespaceShare is how many bytes the objects of one namespace may take in the cache. Defaults to 36 MiB, three sixteenths of the
 	// budget of a manager with a limit of 256 MiB.
 	NamespaceShare int64
 	// Pods reads the status of dispatchers. Defaults to [observe.NewClient].
@@ -120,7 +120,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent = desired.Manager // which the API server takes for the field manager of all that is written
 	var definitions *served
-	kept, shares := limit(cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces, o.InheritedLabels), cmp.Or(o.NamespaceShare, 32<<20))
+	kept, shares := limit(cacheOptions(o.WatchNamespaces, o.IgnoreNamespaces, o.InheritedLabels), cmp.Or(o.NamespaceShare, 36<<20))
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: scheme,
 		NewCache: func(cfg *rest.Config, o cache.Options) (_ cache.Cache, err error) {

@@ -39,7 +39,7 @@ var leftOut = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_objects_
 func init() { metrics.Registry.MustRegister(leftOut) }
 
 // shares bound what the objects of one namespace take of the cache, so that no tenant decides how much memory the manager
-// takes. Three eighths of each share are for the operator's own kinds. What has no room is left out: the cache hears that it
+// takes. A third of each share is for the operator's own kinds. What has no room is left out: the cache hears that it
 // was deleted, with its version, for which reads after a write wait.
 type shares struct {
 	most       int64 // bytes, of a namespace
@@ -289,9 +289,9 @@ func (k *kind) event(e watch.Event) watch.Event {
 
 // keep reports whether there is room for an object, and counts it.
 func (k *kind) keep(o client.Object, added bool) bool {
-	size, namespace, name, most := objectBytes+bytesOf(reflect.ValueOf(o)), o.GetNamespace(), o.GetName(), k.most/8*5
+	size, namespace, name, most := objectBytes+bytesOf(reflect.ValueOf(o)), o.GetNamespace(), o.GetName(), k.most/3*2
 	if k.own {
-		size, most = max(size, ownBytes), k.most/8*3
+		size, most = max(size, ownBytes), k.most/3
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

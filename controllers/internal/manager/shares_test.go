@@ -23,7 +23,7 @@ import (
 
 // What a tenant makes beyond the share of her namespace is left out, and the objects say so. A stop is applied there, and all elsewhere. CONTRACT: C-108
 var _ = Describe("the share of a namespace", Label("security"), func() {
-	const own, share = 3, 8 * 8 << 10 // objects that have room, of so many bytes
+	const own = 6 // objects that have room
 	var full, other client.Client
 	var name string
 	obd := func(i int) *v1alpha1.OutboxDispatcher {
@@ -89,7 +89,7 @@ var _ = Describe("the share of a namespace", Label("security"), func() {
 	})
 
 	It("bounds objects with the operator's label", func(ctx SpecContext) {
-		operate(ctx, operatortest.Operator(GinkgoTB(), unseen), manager.Options{NamespaceShare: share})
+		operate(ctx, operatortest.Operator(GinkgoTB(), unseen), manager.Options{NamespaceShare: 3 * own * 8 << 10})
 		Expect(full.Create(ctx, obd(0))).To(Succeed())
 		Expect(other.Create(ctx, obd(0))).To(Succeed())
 		Eventually(replicas(ctx, full, 0)).Should(Equal(int32(1)))
@@ -136,7 +136,7 @@ var _ = Describe("the share of a namespace", Label("security"), func() {
 			Expect(full.Create(ctx, &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
 				Template: corev1.PodTemplateSpec{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "eve", Image: "eve"}}}}}})).To(Succeed())
 		}
-		operator(share)
+		operator(3 * 8 << 10)
 		stop(ctx, full, 0, 0)
 		change(ctx, full, o, func() { o.Spec.State = spec.Paused })
 		Eventually(func() spec.State {
@@ -148,7 +148,7 @@ var _ = Describe("the share of a namespace", Label("security"), func() {
 	})
 
 	It("bounds objects of the operator's kinds", func(ctx SpecContext) {
-		operate(ctx, operatortest.Operator(GinkgoTB(), unseen), manager.Options{NamespaceShare: share})
+		operate(ctx, operatortest.Operator(GinkgoTB(), unseen), manager.Options{NamespaceShare: 3 * own * 8 << 10})
 		for i := range own + 3 {
 			Expect(full.Create(ctx, obd(i))).To(Succeed())
 		}

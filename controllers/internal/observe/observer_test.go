@@ -436,7 +436,9 @@ func TestStatusesOfAllPodsAreBounded(t *testing.T) {
 		s.Observer.most = 1 << 20
 		long := strings.Repeat("x", 50<<10)
 		says := func(message string) func() (*status.Status, error) {
-			return well(func(s *status.Status) { s.Source.Message, s.Source.Reason, s.LimitedBy = message, "AuthenticationFailed", "Database" })
+			return well(func(s *status.Status) {
+				s.Source.Message, s.Source.Reason, s.LimitedBy = message, "AuthenticationFailed", "Database"
+			})
 		}
 		looks := func(key types.NamespacedName, of []corev1.Pod) []status.Status {
 			s.Observe(key, "shop/orders", of)
