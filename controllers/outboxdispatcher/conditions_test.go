@@ -1,6 +1,7 @@
 package outboxdispatcher
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
@@ -232,6 +233,7 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		},
 			unknown, api.ReasonNotObserved, []string{"ReferencesResolved=Unknown/NotObserved"}, []string{"Reconciling"}},
 		"a migration has started": {func(o *observed) { o.migration.Pods, o.pods = o.pods, nil }, yes, api.ReasonDelivering, []string{"ReferencesResolved=True/Resolved"}, nil},
+		"waits for its turn":      {func(o *observed) { o.queues = true }, yes, api.ReasonDelivering, []string{"Reconciling=True/Progressing: It waits for other dispatchers to take what the operator's upgrade changes; its pods stay as they are."}, nil},
 		"resumes":                 {func(o *observed) { o.state.resumes = true }, no, api.ReasonResuming, []string{"Reconciling=True/Progressing"}, nil},
 		"annotated late":          {func(o *observed) { o.state.late = "late" }, yes, api.ReasonDelivering, []string{"Reconciling=True/Progressing"}, nil},
 		"a Secret is missing": {func(o *observed) {
@@ -312,6 +314,51 @@ func TestConditionsFollowWhatPodsReport(t *testing.T) {
 		},
 			yes, api.ReasonDelivering, []string{"DeadLettersPresent=True/DeadLetters"}, nil},
 	})
+}
+
+// What both pods report is the condition of its kind and Ready's, with the remedy, until they report that it is well.
+//
+// CONTRACT: C-101
+func TestTroubleOfPodsHasItsReasonAndRemedy(t *testing.T) {
+	unreachable := func(reason string) status.Link {
+		return status.Link{State: status.Unreachable, Reason: reason, Message: "do so"}
+	}
+	for kind, reasons := range map[string]map[string]status.Status{
+		api.SourceReachableCondition: {
+			api.ReasonAuthenticationFailed: {Source: unreachable("AuthenticationFailed")},
+			api.ReasonPermissionDenied:     {Source: unreachable("PermissionDenied")},
+			api.ReasonConnectionFailed:     {Source: unreachable("ConnectionRefused")},
+			api.ReasonDatabaseNotFound:     {Source: unreachable("DatabaseNotFound")},
+			api.ReasonCertificateInvalid:   {Source: unreachable("CertificateInvalid")},
+			api.ReasonOutcomesRefused:      {Source: status.Link{State: status.Refusing, Reason: status.OutcomesRefused, Message: "do so"}},
+		},
+		api.SchemaReadyCondition: {
+			api.ReasonMissing:         {Schema: status.Schema{State: "Missing", Message: "do so"}},
+			api.ReasonTooOld:          {Schema: status.Schema{State: "TooOld", Message: "do so"}},
+			api.ReasonTooNew:          {Schema: status.Schema{State: "TooNew", Message: "do so"}},
+			api.ReasonDiffers:         {Schema: status.Schema{State: "Differs", Message: "do so"}},
+			api.ReasonSequencesBehind: {Schema: status.Schema{State: "SequencesBehind", Message: "do so"}},
+		},
+		api.SinkReachableCondition: {
+			api.ReasonCallsStuck:           {Sink: unreachable(status.CallsStuck)},
+			api.ReasonRefusing:             {Sink: status.Link{State: status.Refusing, Reason: "Refusing", Message: "do so"}},
+			api.ReasonConnectionFailed:     {Sink: unreachable("ConnectionRefused")},
+			api.ReasonCertificateInvalid:   {Sink: unreachable("CertificateInvalid")},
+			api.ReasonAuthenticationFailed: {Sink: unreachable("AuthenticationFailed")},
+		},
+	} {
+		for reason, ill := range reasons {
+			o := well()
+			for i := range o.statuses {
+				s := &o.statuses[i]
+				s.Source, s.Schema, s.Sink = cmp.Or(ill.Source, s.Source), cmp.Or(ill.Schema, s.Schema), cmp.Or(ill.Sink, s.Sink)
+			}
+			for _, kind := range []string{kind, api.ReadyCondition} {
+				c := meta.FindStatusCondition(conditions(o), kind)
+				need.That(t, c != nil && c.Status == no && c.Reason == reason && strings.Contains(strings.ToLower(c.Message), "do so"), "%s of %s: %+v", kind, reason, c)
+			}
+		}
+	}
 }
 
 // Pods that disagree must not make a message flicker with the order of their statuses.

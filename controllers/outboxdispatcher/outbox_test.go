@@ -174,16 +174,6 @@ var _ = Describe("an Outbox", Label("outbox"), func() {
 		c.expectOf(outbox, kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonUpToDate, ""})
 	})
 
-	It("reports that it is not observed", Label("status"), func() {
-		c := start(tick)
-		outbox := c.outbox()
-		outbox.Spec.Migration = nil
-		c.create(outbox)
-		c.expectOf(outbox, kstatus.InProgressStatus,
-			want{api.ReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, "the database is not observed"},
-			want{api.SchemaReadyCondition, metav1.ConditionUnknown, api.ReasonNotObserved, ""})
-		Expect(c.jobs()).To(BeEmpty())
-	})
 })
 
 // unpulled is the status of a pod whose image cannot be pulled.
@@ -303,24 +293,6 @@ var _ = Describe("a failed migration", Label("migration"), func() {
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}}, api.ReasonOOMKilled, "raise the limit"),
 	)
 
-	// The database was down during the migration: no person has to act.
-	It("is tried again by itself", func() {
-		c := start(tick)
-		c.create(c.migrated())
-		first := c.job()
-		c.finish(first, time.Now().Add(-time.Minute), "connection refused") // the delay is over
-		Eventually(func() int { return len(c.jobs()) }).Should(Equal(2))
-		c.expect(kstatus.InProgressStatus, want{api.SchemaReadyCondition, metav1.ConditionFalse, api.ReasonMigrationFailed, "connection refused"})
-		for _, job := range c.jobs() {
-			if job.Name != first.Name {
-				Expect(job.Annotations).To(HaveKeyWithValue("outbox.dev/attempt", "2"))
-				c.finish(&job, time.Now(), "")
-			}
-		}
-		Eventually(func() int { return len(c.jobs()) }).Should(Equal(1), "the failed one is gone")
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
-	})
 })
 
 var _ = Describe("a missing reference", Label("references"), func() {
@@ -367,17 +339,6 @@ var _ = Describe("a missing reference", Label("references"), func() {
 		}
 	})
 
-	// A migration's login is missing.
-	It("is reported when a migration has it", Label("migration"), func() {
-		c := start(tick)
-		c.create(c.migrated())
-		job := c.job()
-		pod := c.jobPod(job, corev1.PodStatus{Phase: corev1.PodPending})
-		c.mountFails(pod, `MountVolume.SetUp failed for volume "secrets" : [references non-existent secret key: dsn, secret "orders-owner" not found]`, 0)
-		c.expect(kstatus.InProgressStatus, want{api.ReferencesResolvedCondition, metav1.ConditionFalse, api.ReasonSecretNotFound,
-			`Secret "orders-owner", which spec.database.migrationSecretRef names`},
-			want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonSecretNotFound, ""})
-	})
 })
 
 var _ = Describe("dispatchers of one database", Label("sharing"), func() {

@@ -25,32 +25,6 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
 )
 
-// edited is a dispatcher whose pod delivers, with a change that rolls pods.
-func edited() *cluster {
-	GinkgoHelper()
-	c, _ := delivering(tick)
-	c.edits()
-	return c
-}
-
-// edits changes what rolls pods.
-func (c *cluster) edits() {
-	GinkgoHelper()
-	was := c.deployment().Generation
-	edit(c, c.get(), func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize++ })
-	Eventually(func() int64 { return c.deployment().Generation }).Should(BeNumerically(">", was))
-}
-
-// rollingOut plays a rollout under way: old pods are ready, and one new one is there.
-func (c *cluster) rollingOut(old int32) {
-	GinkgoHelper()
-	editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
-		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: old + 1, UpdatedReplicas: 1,
-			ReadyReplicas: old, AvailableReplicas: old, UnavailableReplicas: 1,
-			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "ReplicaSetUpdated"}}}
-	})
-}
-
 // newPod makes a pod of the Deployment as it is now, in a ReplicaSet of its own. It statuses so, nil for not at all.
 func (c *cluster) newPod(name string, current corev1.PodStatus, podStatus *status.Status) *corev1.Pod {
 	GinkgoHelper()
@@ -66,65 +40,6 @@ func (c *cluster) newPod(name string, current corev1.PodStatus, podStatus *statu
 
 // runs is the status of a pod that statuses.
 var runs = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}}
-
-var _ = Describe("a rollout", Label("workload", "status"), func() {
-	// A new pod that hangs takes nothing from the events that the old ones deliver: its words are reported by the
-	// rollout, and Ready points to them. CONTRACT: C-101
-	DescribeTable("whose new pod hangs leaves Ready True: its", func(pod corev1.PodStatus, says func(*status.Status), kind, reason, words string) {
-		c := edited()
-		c.rollingOut(1)
-		var podStatus *status.Status
-		progressing := api.ReasonImagePullFailed
-		if says != nil {
-			ill := c.healthy()
-			says(&ill)
-			podStatus, progressing = &ill, reason
-		}
-		fresh := c.newPod("fresh", pod, podStatus)
-		c.expect(kstatus.InProgressStatus,
-			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, words},
-			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, kind},
-			want{kind, metav1.ConditionFalse, reason, words},
-			want{api.WorkloadAvailableCondition, metav1.ConditionFalse, api.ReasonPartlyAvailable, words},
-			want{api.ReconcilingCondition, metav1.ConditionTrue, progressing, words})
-		c.expectEvent(corev1.EventTypeWarning, reason, words)
-
-		// Without the old pod nothing flows.
-		Expect(c.admin.Delete(c.ctx, fetch(c, &corev1.Pod{}, "pod-0"), client.GracePeriodSeconds(0))).To(Succeed())
-		c.rollingOut(0)
-		Eventually(func() bool { return meta.IsStatusConditionTrue(c.get().Status.Conditions, api.ReadyCondition) }).Should(BeFalse())
-
-		Expect(c.admin.Delete(c.ctx, fresh, client.GracePeriodSeconds(0))).To(Succeed())
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus, want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-	},
-		Entry("login is refused", runs, func(s *status.Status) {
-			s.Source = status.Link{State: status.Unreachable, Reason: "AuthenticationFailed", Message: "the login was refused; correct the password in the Secret"}
-			s.Schema = status.Schema{State: "Unknown"}
-		}, api.SourceReachableCondition, api.ReasonAuthenticationFailed, "correct the password"),
-		Entry("image cannot be pulled", unpulled, nil, api.WorkloadAvailableCondition, api.ReasonPartlyAvailable, "cannot be pulled"),
-	)
-
-	// Tools that wait for a rollout hear that it has failed, as they do of the Deployment itself.
-	It("is Stalled after its deadline, until it continues", func() {
-		c := edited()
-		c.rollingOut(1)
-		fresh := c.newPod("fresh", unpulled, nil)
-		c.expect(kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonImagePullFailed, "cannot be pulled"})
-		editStatus(c, c.deployment(), func(d *appsv1.Deployment) {
-			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded"}}
-		})
-		c.expect(kstatus.FailedStatus,
-			want{api.StalledCondition, metav1.ConditionTrue, api.ReasonImagePullFailed, "cannot be pulled"},
-			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDeliveringDespiteTrouble, "cannot be pulled"})
-
-		c.edits() // whose rollout has a deadline of its own
-		c.expect(kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonImagePullFailed, "cannot be pulled"})
-		Expect(c.admin.Delete(c.ctx, fresh, client.GracePeriodSeconds(0))).To(Succeed())
-		c.rollOut(c.healthy())
-		c.expect(kstatus.CurrentStatus)
-	})
-})
 
 var _ = Describe("an upgrade of the operator with a new API", Label("upgrade"), Serial, func() {
 	// As when secretRef had another name, which the API server has dropped. CONTRACT: C-101, C-105
@@ -377,76 +292,3 @@ func patchDefinition(plural, change, back string, served func(g Gomega, restored
 	DeferCleanup(func() { restore() })
 	return restore
 }
-
-var _ = Describe("an upgrade of the operator", Label("upgrade"), func() {
-	// A new image of the operator's rolls so many dispatchers at a time; one that is stuck delays no other, and what
-	// changes in a spec does not wait.
-	// CONTRACT: C-102
-	It("rolls so many dispatchers at a time", func() {
-		c := start(tick)
-		names := []string{"a", "b", "c", "d"}
-		made := map[string]*api.OutboxDispatcher{}
-		for _, name := range names {
-			obd := c.dispatcher()
-			obd.Name, obd.Spec.Topics = name, []string{name}
-			made[name] = obd
-			c.create(obd)
-		}
-		// settle plays the Deployment controller for those that have the image.
-		settle := func(image string, progressing corev1.ConditionStatus) (settled int) {
-			var all appsv1.DeploymentList
-			Expect(c.admin.List(c.ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
-			for _, d := range all.Items {
-				if d.Spec.Template.Spec.Containers[0].Image != image || d.Status.ObservedGeneration == d.Generation {
-					continue
-				}
-				n := int32(1)
-				if progressing == corev1.ConditionFalse {
-					n = 0
-				}
-				editStatus(c, &d, func(d *appsv1.Deployment) {
-					d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: n, AvailableReplicas: n,
-						Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: progressing, Reason: "NewReplicaSetAvailable"}}}
-				})
-				settled++
-			}
-			return settled
-		}
-		rolled := func() (names []string) {
-			var all appsv1.DeploymentList
-			Expect(c.admin.List(c.ctx, &all, client.InNamespace(c.namespace))).To(Succeed())
-			for _, d := range all.Items {
-				if d.Spec.Template.Spec.Containers[0].Image == "outbox-operator:v2" {
-					names = append(names, d.Name)
-				}
-			}
-			return names
-		}
-		Eventually(c.deployments).Should(HaveLen(len(names)))
-		Expect(settle("outbox-operator:v1", corev1.ConditionTrue)).To(Equal(len(names)))
-		c.stop()
-
-		c.image, c.rolling = "outbox-operator:v2", 1
-		c.stop = c.run(tick)
-		Eventually(rolled).Should(HaveLen(1))
-		var waits []string
-		for _, name := range names {
-			if name+"-dispatcher" != rolled()[0] {
-				waits = append(waits, name)
-			}
-		}
-		for _, name := range waits {
-			c.expectOf(made[name], kstatus.InProgressStatus, want{api.ReconcilingCondition, metav1.ConditionTrue, api.ReasonProgressing, "waits for other dispatchers to take what the operator's upgrade changes"})
-		}
-		Expect(rolled()).To(HaveLen(1), "one at a time")
-
-		edit(c, made[waits[0]], func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
-		Eventually(rolled).Should(ContainElement(waits[0]+"-dispatcher"), "who changes the spec does not wait")
-		Expect(rolled()).To(HaveLen(2))
-
-		Expect(settle("outbox-operator:v2", corev1.ConditionFalse)).To(Equal(2), "stuck")
-		Eventually(rolled).Should(HaveLen(3))
-		Expect(settle("outbox-operator:v2", corev1.ConditionTrue)).To(Equal(1))
-		Eventually(rolled).Should(HaveLen(4))
-	})
-})

@@ -433,6 +433,7 @@ func TestTypesReachTheStatus(t *testing.T) {
 	var s api.OutboxDispatcherStatus
 	setStatus(&s, o)
 	need.That(t, len(s.EventTypes) == 1 && s.EventTypes[0].Type == "order.placed", "event types %v", s.EventTypes)
+	need.That(t, s.RespondingReplicas == 2 && s.Pods == "2/2", "%d pods respond, %s are ready", s.RespondingReplicas, s.Pods)
 	for _, c := range s.Conditions {
 		need.That(t, c.Type != api.TypesUnregisteredCondition || c.Reason == api.ReasonTypesUnregistered, "%+v", c)
 	}

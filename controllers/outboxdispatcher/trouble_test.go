@@ -283,27 +283,6 @@ var _ = Describe("a dispatcher that requires verified consumers", Label("consume
 })
 
 var _ = Describe("the status", Label("status"), func() {
-	// CONTRACT: C-50
-	It("counts blocked keys when the dead block", func() {
-		c := start(tick)
-		obd := c.dispatcher()
-		obd.Spec.Delivery.Ordering = spec.OrderingKey
-		c.create(obd)
-		podStatus := c.healthy()
-		podStatus.Backlog.Dead, podStatus.Backlog.BlockedKeys = 1, 3
-		c.rollOut(podStatus)
-		c.expect(kstatus.CurrentStatus)
-		Expect(c.get().Status.BlockedKeys).To(BeNil(), "onDead is Continue")
-
-		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.OnDead = spec.OnDeadBlock })
-		Eventually(func() string { return c.configFile() }).Should(ContainSubstring("onDead: Block"))
-		c.rollOut(podStatus)
-		c.expect(kstatus.CurrentStatus,
-			want{api.DeadLettersPresentCondition, metav1.ConditionTrue, api.ReasonDeadLetters, "Later events of their keys wait behind them"},
-			want{api.ReadyCondition, metav1.ConditionTrue, api.ReasonDelivering, ""})
-		Expect(c.get().Status.BlockedKeys).To(HaveValue(BeEquivalentTo(3)))
-	})
-
 	// A namespace that is being deleted takes no events any more: none is sent, and none is complained
 	// about. (There is no namespace controller here, so it stays as it is.)
 	It("sends no Event to a namespace that is being deleted", func() {

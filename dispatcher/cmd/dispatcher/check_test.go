@@ -14,15 +14,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	amqp "github.com/rabbitmq/amqp091-go"
-	goredis "github.com/redis/go-redis/v9"
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
-	hackkafka "github.com/outbox-operator/outbox-operator/hack/servers/kafka"
 	hacknats "github.com/outbox-operator/outbox-operator/hack/servers/nats"
-	"github.com/outbox-operator/outbox-operator/hack/servers/rabbitmq"
-	hackredis "github.com/outbox-operator/outbox-operator/hack/servers/redis"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/objects"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
@@ -43,93 +36,28 @@ func TestCheckReportsTheIsolationLevel(t *testing.T) {
 	run(t, "", "check", "-f", file).ok(t, "WARN isolation: transactions of ", " run at serializable behind the connection pooler", "run: alter role ")
 }
 
-// place is a destination of which one place is missing.
-type place struct {
-	// sink is the YAML of one that has the place orders, and none that is named payments.
-	sink string
-	// typo names the missing place in the sink, and missing is what the errors say of it then; empty where a sink has none.
-	typo, missing string
-	// remedy is what check says of payments; empty where it lists no places.
-	remedy []string
-}
-
-// A reachable destination lacks the configured topic, stream or table, or that of one of the file's topics: check reports it
-// with the remedy, and no event spends an attempt.
+// A reachable destination lacks the configured place, or that of one of the file's topics: check reports it with the remedy, and
+// no event spends an attempt. The tests of each sink have its own errors.
 //
 // CONTRACT: C-32
 func TestCheckFailsWithoutAPlace(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
 	o.enqueue(t, 1)
-	for name, open := range map[string]func(*testing.T, *outbox) place{"Kafka": kafkaPlace, "NATS": natsPlace, "Redis": redisPlace, "RabbitMQ": rabbitPlace} {
-		t.Run(name, func(t *testing.T) {
-			p := open(t, o)
-			if p.missing != "" {
-				file := o.file(t, o.dispatcher, dispatching(strings.Replace(p.sink, "}", p.typo+"}", 1)))
-				run(t, "", "check", "-f", file).ended(t, 1, "FAIL sink: ", p.missing, "dispatcher: 1 of 5 checks failed")
-				run(t, "", "once", "-f", file).ended(t, 1, p.missing)
-				need.Want(t, 1, "the event spent an attempt", o.count(t, "status = 'pending' and attempts = 0"))
-			}
-			if p.remedy != nil {
-				want := append(p.remedy, "FAIL sink: ", "ok   sink: the destination responds", "ok   sink: 1 of 2 destinations of the file are there: orders\n", "dispatcher: 1 of 7 checks failed")
-				run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching(p.sink)+"topics: [orders, payments]\n")).ended(t, 1, want...)
-				routed := dispatching(strings.TrimSuffix(p.sink, "}") + `, routes: [{topics: [returns], to: '"orders"'}, {to: 'event.type == "x" ? "x" : "payments"'}]}`)
-				run(t, "", "check", "-f", o.file(t, o.dispatcher, routed)).ok(t, "ok   sink: 1 of 1 destinations of the file are there: orders\n")
-			}
-		})
-	}
-}
-
-func kafkaPlace(t *testing.T, _ *outbox) place {
-	b, err := hackkafka.Start(t.Context(), hackkafka.Options{ShortLived: true})
-	started(t, b, err, hackkafka.ErrMissing)
-	client, err := kgo.NewClient(kgo.SeedBrokers(b.Address(hackkafka.Plain)))
-	check(t, err)
-	defer client.Close()
-	_, err = kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, "orders")
-	check(t, err)
-	return place{
-		sink: fmt.Sprintf("{kafka: {brokers: ['%s']}}", b.Address(hackkafka.Plain)), typo: ", topic: typo", missing: "topic typo at ",
-		remedy: []string{"FAIL sink: topic payments at ", "create it, as with kafka-topics.sh --create --topic payments"},
-	}
-}
-
-func natsPlace(t *testing.T, _ *outbox) place {
 	s, err := hacknats.Start(t.Context(), hacknats.Options{})
 	started(t, s, err, nil)
 	makeStream(t, s.URL(), "orders")
-	return place{
-		sink: fmt.Sprintf("{nats: {servers: ['%s']}}", s.URL()), typo: ", subject: typo", missing: "subject typo at ",
-		remedy: []string{"FAIL sink: subject payments at ", "create one that captures it"},
-	}
-}
+	sink := fmt.Sprintf("{nats: {servers: ['%s']}", s.URL())
+	file := o.file(t, o.dispatcher, dispatching(strings.Replace(sink, "}", ", subject: typo}", 1)+"}"))
+	run(t, "", "check", "-f", file).ended(t, 1, "FAIL sink: ", "subject typo at ", "dispatcher: 1 of 5 checks failed")
+	run(t, "", "once", "-f", file).ended(t, 1, "subject typo at ")
+	need.Want(t, 1, "the event spent an attempt", o.count(t, "status = 'pending' and attempts = 0"))
 
-func redisPlace(t *testing.T, _ *outbox) place {
-	s, err := hackredis.Start(t.Context(), hackredis.Options{})
-	started(t, s, err, hackredis.ErrMissing)
-	c := goredis.NewClient(&goredis.Options{Addr: s.Address})
-	check(t, c.Set(t.Context(), "typo", "text", 0).Err())
-	check(t, c.Close())
-	return place{sink: fmt.Sprintf("{redis: {addresses: ['%s']}}", s.Address), typo: ", stream: typo", missing: "the key holds a string, which is not a stream"}
-}
-
-func rabbitPlace(t *testing.T, o *outbox) place {
-	b, err := rabbitmq.Start(t.Context(), rabbitmq.Options{
-		Users: map[string]string{"outbox": secret}, Permissions: map[string][3]string{"outbox": {".*", ".*", ".*"}},
-	})
-	started(t, b, err, rabbitmq.ErrMissing)
-	check(t, objects.Secret(o.dir, "login", "password", secret))
-	conn, err := amqp.Dial(fmt.Sprintf("amqp://outbox:%s@%s", secret, b.Address(rabbitmq.Plain)))
-	check(t, err)
-	defer func() { check(t, conn.Close()) }()
-	channel, err := conn.Channel()
-	check(t, err)
-	_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
-	check(t, err)
-	return place{
-		sink:   fmt.Sprintf("{rabbitmq: {addresses: ['%s']}, auth: {type: Plain, username: outbox, secretRef: {name: login}}}", b.Address(rabbitmq.Plain)),
-		remedy: []string{`"payments"`, "does not exist; declare it"},
-	}
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching(sink+"}")+"topics: [orders, payments]\n")).ended(t, 1,
+		"FAIL sink: subject payments at ", "create one that captures it", "ok   sink: the destination responds",
+		"ok   sink: 1 of 2 destinations of the file are there: orders\n", "dispatcher: 1 of 7 checks failed")
+	routed := dispatching(sink + `, routes: [{topics: [returns], to: '"orders"'}, {to: 'event.type == "x" ? "x" : "payments"'}]}`)
+	run(t, "", "check", "-f", o.file(t, o.dispatcher, routed)).ok(t, "ok   sink: 1 of 1 destinations of the file are there: orders\n")
 }
 
 // makeStream makes a stream of NATS that takes the subject of its name.
@@ -194,13 +122,9 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 	}
 
 	well := read(0)
-	if !well.OK || well.Dispatcher != "orders" || well.Namespace != "shop" || len(well.Checks) != 11 {
-		t.Errorf("an empty outbox is %+v", well)
-	}
+	need.That(t, well.OK && well.Dispatcher == "orders" && well.Namespace == "shop" && len(well.Checks) == 11, "an empty outbox is %+v", well)
 	for _, c := range well.Checks {
-		if !c.OK || c.Remedy != "" || (c.Value == nil) != (c.Name == "success" || c.Name == "journal") {
-			t.Errorf("of an empty outbox it says %+v", c)
-		}
+		need.That(t, c.OK && c.Remedy == "" && (c.Value == nil) == (c.Name == "success" || c.Name == "journal"), "of an empty outbox it says %+v", c)
 	}
 	run(t, "", "check", "-f", file, "--data").ok(t, "ok  lag        no event waits\n", "ok  success    no process of the dispatcher that runs has tried a delivery in the last 5m\n")
 
@@ -243,9 +167,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 			t.Errorf("it says %+v, want %+v", c, w)
 		}
 	}
-	if got.OK || len(want) > 0 {
-		t.Errorf("ok is %t, want false; missing checks %v", got.OK, want)
-	}
+	need.That(t, !got.OK && len(want) <= 0, "ok is %t, want false; missing checks %v", got.OK, want)
 	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 8 of 11 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)
@@ -278,9 +200,7 @@ func TestDataReachesStatusAndMetrics(t *testing.T) {
 		`outbox_orphaned_events{dispatcher="orders",kind="unserved",outbox_namespace="shop",sink="log"} 1`,
 		`outbox_delivery_success_ratio{dispatcher="orders",outbox_namespace="shop",sink="log",window="5m"} 1`,
 	} {
-		if !strings.Contains(text, want+"\n") {
-			t.Errorf("/metrics lacks %s", want)
-		}
+		need.That(t, strings.Contains(text, want+"\n"), "/metrics lacks %s", want)
 	}
 	if result := run(t, "", "check", "-f", o.file(t, o.dispatcher, dispatching("{log: {}}")), "--data"); !strings.Contains(result.out, "3 of 3 attempts delivered their event in the last 5m") {
 		t.Errorf("check --data says:\n%s", result.out)
@@ -355,14 +275,10 @@ func takeSteps(t *testing.T, ordering string, steps int) {
 	if n := o.count(t, "attempts <> 1"); n != 0 {
 		t.Errorf("%d of %d events have spent more than their one attempt", n, produced)
 	}
-	if busy < steps*9/10 {
-		t.Errorf("only %d of %d steps met events that wait", busy, steps)
-	}
+	need.That(t, busy >= steps*9/10, "only %d of %d steps met events that wait", busy, steps)
 	mu.Lock()
 	defer mu.Unlock()
-	if len(times) != produced || arrivals != produced {
-		t.Errorf("%d arrivals of %d events, want each of %d once", arrivals, len(times), produced)
-	}
+	need.That(t, len(times) == produced && arrivals == produced, "%d arrivals of %d events, want each of %d once", arrivals, len(times), produced)
 	if ordering == "Key" && (inversions != 0 || len(last) != keysOfSteps) {
 		t.Errorf("%d inversions in %d keys", inversions, len(last))
 	}
@@ -421,9 +337,7 @@ message:
 message: {validation: [{schema: {inline: '{"type": "objekt"}'}, rules: [{rule: payload.total >, message: positive}]}]}
 `)
 	refused := run(t, "", "check", "-f", bad)
-	if strings.Contains(refused.out, "ok   config") {
-		t.Errorf("a file that does not compile is called valid:\n%s", refused.out)
-	}
+	need.That(t, !strings.Contains(refused.out, "ok   config"), "a file that does not compile is called valid:\n%s", refused.out)
 	refused.ended(t, 78, "FAIL config: message.validation[0].schema.inline: it is not a JSON Schema: ",
 		"FAIL config: message.validation[0].rules[0].rule: line 1, column 16: Syntax error")
 	run(t, "", "once", "-f", bad).ended(t, 78, "message.validation[0].schema.inline: it is not a JSON Schema: ")
@@ -470,9 +384,7 @@ func TestUnservedEventsAreMovedOrDiscarded(t *testing.T) {
 		t.Errorf("moved events: %s", got)
 	}
 	unserved("discard").ok(t, `1 events of topic "orders" of namespace "shpo" discarded`)
-	if got := o.text(t, `select concat_ws(' ', resolution, resolution_reason, resolved_by) from outbox.outbox_dead_letters`); got != "discarded misspelt "+o.owner {
-		t.Errorf("the dead letter: %s", got)
-	}
+	need.Want(t, "discarded misspelt "+o.owner, "the dead letter: %s", o.text(t, `select concat_ws(' ', resolution, resolution_reason, resolved_by) from outbox.outbox_dead_letters`))
 	run(t, "", "verify", "-f", owner).ok(t)
 	o.exec(t, `select set_config('outbox.removal', 'retention', true); delete from outbox.outbox_events where status = 'dead'`)
 	run(t, "", "verify", "-f", owner).ok(t) // its dead letter was discarded, so retention may remove it

@@ -47,9 +47,7 @@ func TestDeadLettersAreFound(t *testing.T) {
 	}
 	var page deadletters.Page
 	asJSON(t, run(t, "", "dead", "list", "-f", file, "--type", "OrderPlaced", "--group", groups.Groups[0].Group, "-o", "json"), &page)
-	if len(page.DeadLetters) != 1 {
-		t.Fatalf("dead letters %+v", page)
-	}
+	need.Must(t, len(page.DeadLetters) == 1, "dead letters %+v", page)
 	id := page.DeadLetters[0].Event
 	run(t, "", "dead", "show", "-f", file, id).ok(t, "Topic:         orders\n", "Resolution:    open\n", "Event is now:  dead\n", "Last failed attempts:\n")
 	if shown := run(t, "", "dead", "show", "-f", file, id); strings.Contains(shown.out, "price") {
@@ -63,9 +61,7 @@ func TestDeadLettersAreFound(t *testing.T) {
 	pod := deadletters.Client{URL: "http://" + p.address}
 	deadLetter, err := pod.Show(t.Context(), id, false)
 	check(t, err)
-	if deadLetter.Event != id || deadLetter.Payload != nil {
-		t.Errorf("the pod returned %+v, want event %s without payload", deadLetter, id)
-	}
+	need.That(t, deadLetter.Event == id && deadLetter.Payload == nil, "the pod returned %+v, want event %s without payload", deadLetter, id)
 	if deadLetter, err = pod.Show(t.Context(), id, true); err != nil || string(deadLetter.Payload) != `{"price":-1}` {
 		t.Errorf("the pod returned the payload %s, %v", deadLetter.Payload, err)
 	}
@@ -241,22 +237,6 @@ func TestNotificationIsSentAgainAfterAKill(t *testing.T) {
 			t.Errorf("the dead letter was sent with the ids %v, want one id", ids)
 			break
 		}
-	}
-}
-
-// Without an address no dead letter is marked, and no notification is sent or reported.
-func TestDeadLettersAreNotMarkedWithoutAnAddress(t *testing.T) {
-	t.Parallel()
-	o := installed(t)
-	consumer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnprocessableEntity) }))
-	t.Cleanup(consumer.Close)
-	o.enqueue(t, 1)
-	p := start(t, o.file(t, o.dispatcher, dispatching("{http: {url: '"+consumer.URL+"'}}")+"delivery: {maxAttempts: 1}\n"))
-	await(t, "it is dead", func() bool { return o.count(t, "status = 'dead'") == 1 })
-	marked := pgtest.Value[int](o.admin, "select count(*) from outbox.outbox_dead_letters where num_nonnulls(notify_at, notify_attempts, notified_at) > 0")
-	_, metrics := p.get(t, "/metrics")
-	if s := p.status(t); marked != 0 || s.Notifications != nil || strings.Contains(metrics, "outbox_dlq_notifications") {
-		t.Errorf("%d dead letters are marked, the status says %+v, want none", marked, s.Notifications)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // asHolder turns this test binary into a process that holds a cluster until its standard input ends.
@@ -47,9 +49,7 @@ func TestOneProcessHoldsTheCluster(t *testing.T) {
 
 	_, err = lockFile(path, "e2e")
 	want := fmt.Sprintf("process %d (%s) uses the cluster e2e: wait until it ends, or end it", holder.Process.Pid, filepath.Base(os.Args[0]))
-	if err == nil || err.Error() != want {
-		t.Errorf("while another process holds it the error is %v, want %s", err, want)
-	}
+	need.That(t, err != nil && err.Error() == want, "while another process holds it the error is %v, want %s", err, want)
 	other, err := lockFile(path+"2", "demo")
 	check(t, err)
 	check(t, other.Close())
@@ -90,14 +90,10 @@ func TestClusterThatDidNotComeUpIsStopped(t *testing.T) {
 				go func() { _, _ = os.ReadFile(started); cancel() }() // it returns when the script has written
 			}
 			_, err := UpCluster(ctx, checkout, name)
-			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
-				t.Errorf("the error is %v, want %s", err, test.want)
-			}
+			need.That(t, err != nil && strings.HasPrefix(err.Error(), test.want), "the error is %v, want %s", err, test.want)
 			downs, err := os.ReadFile(filepath.Join(scripts, "downs"))
 			check(t, err)
-			if string(downs) != test.downs {
-				t.Errorf("down.sh ran with %q, want %q", downs, test.downs)
-			}
+			need.That(t, string(downs) == test.downs, "down.sh ran with %q, want %q", downs, test.downs)
 			lock, err := hold(name)
 			check(t, err)
 			check(t, lock.Close())
@@ -116,7 +112,5 @@ func TestConsumerIsReachedWithoutAProxy(t *testing.T) {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 }
