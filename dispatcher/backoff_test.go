@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // CONTRACT: C-25
@@ -44,9 +46,7 @@ func TestDelaysFollowTheirFormula(t *testing.T) {
 		{"overflow", MultiplierBackoff(math.MaxInt64, math.MaxInt64, 10, 1), 1000, func() float64 { return 0.99 }, math.MaxInt64},
 		{"no base", ExponentialBackoff(0, m), 1000, high, 0},
 	} {
-		if got := test.policy.Delay(test.attempts, test.rnd); got != test.want {
-			t.Errorf("%s: Delay(%d) = %v, want %v", test.name, test.attempts, got, test.want)
-		}
+		need.Want(t, test.want, "%s: Delay(%d) = %v, want %v", test.policy.Delay(test.attempts, test.rnd), test.name, test.attempts)
 	}
 }
 
@@ -73,9 +73,7 @@ func TestDelaysKeepToTheirBounds(t *testing.T) {
 			t.Errorf("multiplier: Delay(%d) = %v, want %v ± 25 %%", attempts, d, whole)
 		}
 	}
-	if len(seen) < 900 {
-		t.Errorf("1000 delays have only %d values; rows that failed together come back together", len(seen))
-	}
+	need.That(t, len(seen) >= 900, "1000 delays have only %d values; rows that failed together come back together", len(seen))
 }
 
 // JSON names one of the policies. What it spells wrongly is said.
@@ -96,9 +94,7 @@ func TestParseBackoffRefusesWhatIsMisspelt(t *testing.T) {
 		{`{"strategy": "Multiplier", "base": "4s"}`, 2, "6s"},
 	} {
 		policy, err := ParseBackoff([]byte(test.text))
-		if err != nil || policy.Delay(test.attempts, func() float64 { return 0 }).String() != test.least {
-			t.Errorf("%s: %v, %v; want %s", test.text, policy, err, test.least)
-		}
+		need.That(t, err == nil && policy.Delay(test.attempts, func() float64 { return 0 }).String() == test.least, "%s: %v, %v; want %s", test.text, policy, err, test.least)
 	}
 	for text, want := range map[string]string{
 		`{"strategy": "Linaer"}`:                          `strategy "Linaer" is unknown; use Exponential,`,

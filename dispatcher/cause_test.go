@@ -49,9 +49,7 @@ func TestInnermostCauseCounts(t *testing.T) {
 // CONTRACT: C-41
 func TestFingerprintIsOfTopicReasonAndCause(t *testing.T) {
 	group := dispatcher.Cause{Class: "http", Code: "422"}
-	if got := dispatcher.Fingerprint("orders", dispatcher.ReasonPermanentFailure, group); got != "23597294" {
-		t.Errorf("the fingerprint is %s, and would be another in new versions", got)
-	}
+	need.Want(t, "23597294", "the fingerprint is %s, and would be another in new versions", dispatcher.Fingerprint("orders", dispatcher.ReasonPermanentFailure, group))
 	seen := map[string]bool{}
 	for _, topic := range []string{"orders", "refunds"} {
 		for _, reason := range []dispatcher.DeadReason{dispatcher.ReasonPermanentFailure, dispatcher.ReasonPoisonMessage} {
@@ -67,16 +65,12 @@ func TestFingerprintIsOfTopicReasonAndCause(t *testing.T) {
 // REQUIREMENT: STORAGE-19
 func TestEveryReasonHasItsRecovery(t *testing.T) {
 	reasons, classes := constants(t, "errors.go", "Reason"), append(constants(t, "errors.go", "Class"), "http", "")
-	if len(reasons) != 5 || len(classes) != 10 {
-		t.Fatalf("reasons %q, classes %q", reasons, classes)
-	}
+	need.Must(t, len(reasons) == 5 && len(classes) == 10, "reasons %q, classes %q", reasons, classes)
 	sentences := map[string]bool{}
 	for _, reason := range reasons {
 		for _, class := range classes {
 			text := dispatcher.Recovery(dispatcher.DeadReason(reason), class)
-			if !strings.HasSuffix(text, ".") || !strings.Contains(text, "replay") || strings.Contains(text, "\n") {
-				t.Errorf("%s, %s: %q", reason, class, text)
-			}
+			need.That(t, strings.HasSuffix(text, ".") && strings.Contains(text, "replay") && !strings.Contains(text, "\n"), "%s, %s: %q", reason, class, text)
 			sentences[text] = true
 		}
 	}
@@ -93,9 +87,7 @@ func TestEveryReasonHasItsRecovery(t *testing.T) {
 		"refuses":        dispatcher.Recovery(dispatcher.ReasonPermanentFailure, "kafka"),
 		"destination":    dispatcher.Recovery(dispatcher.ReasonMaxRetriesExceeded, "kafka"),
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q does not say %q", text, want)
-		}
+		need.That(t, strings.Contains(text, want), "%q does not say %q", text, want)
 	}
 }
 

@@ -54,9 +54,7 @@ func TestBriefHasEverythingButDetails(t *testing.T) {
 		var out strings.Builder
 		encoder := json.NewEncoder(&out)
 		encoder.SetEscapeHTML(false)
-		if err := encoder.Encode(brief); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, encoder.Encode(brief))
 		need.That(t, out.Len() <= MaxBrief, "%s: %d bytes, want %d at most", name, out.Len(), MaxBrief)
 		t.Logf("%s: %d bytes", name, out.Len())
 	}

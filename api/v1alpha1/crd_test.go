@@ -34,9 +34,7 @@ func TestCRDFitsIntoAnAnnotation(t *testing.T) {
 		text, err := os.ReadFile(file)
 		need.OK(t, err)
 		object, err := yaml.YAMLToJSON(text)
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
+		need.Must(t, err == nil, "%s: %v", file, err)
 		need.That(t, len(object) < 240<<10, "%s has %d bytes as JSON; kubectl apply needs less than 262144, with other annotations", file, len(object))
 		t.Logf("%s has %d bytes as JSON", file, len(object))
 	}
@@ -186,13 +184,9 @@ func TestPagesNameEveryReason(t *testing.T) {
 		pages.WriteString(read(t, strings.ToLower(kind)+".md"))
 	}
 	words := regexp.MustCompile(`(?m)^\t(?:Reason\w+|\w+Condition) += "(\w+)"$`).FindAllStringSubmatch(read(t, "conditions.go"), -1)
-	if len(words) < 40 {
-		t.Fatalf("conditions.go has %d conditions and reasons, want all", len(words))
-	}
+	need.Must(t, len(words) >= 40, "conditions.go has %d conditions and reasons, want all", len(words))
 	for _, word := range words {
-		if !strings.Contains(pages.String(), "`"+word[1]+"`") {
-			t.Errorf("no page of a kind names %s", word[1])
-		}
+		need.That(t, strings.Contains(pages.String(), "`"+word[1]+"`"), "no page of a kind names %s", word[1])
 	}
 }
 
@@ -231,9 +225,7 @@ func TestBothDoorsRefuseWithTheSameWords(t *testing.T) {
 		}
 		for _, r := range part.Refused {
 			object, err := jsonpatch.MergePatch(part.Base, r.Patch)
-			if err != nil {
-				t.Fatalf("%s: %v", r.Name, err)
-			}
+			need.Must(t, err == nil, "%s: %v", r.Name, err)
 			want := strings.Split(r.Says, "\n")
 			for i, words := range want {
 				want[i] = ownForm.ReplaceAllString(words, "")
@@ -251,9 +243,7 @@ func TestBothDoorsRefuseWithTheSameWords(t *testing.T) {
 func TestSamplesAreAccepted(t *testing.T) {
 	for _, file := range files("..", "..", "config", "samples") {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, err)
 		for _, document := range strings.Split(string(text), "\n---\n") {
 			if object, err := schema.Decode([]byte(document)); err == nil && strings.Contains("\n"+document, "\napiVersion: outbox.dev/v1alpha1") && object != nil {
 				if said := checked(t, []byte(document)); said != nil {

@@ -28,9 +28,7 @@ func TestTheTriggerSeesDueEvents(t *testing.T) {
 	}
 	need.OK(t, yaml.Unmarshal([]byte(strings.Split(string(text), "\n---\n")[0]), &object))
 	trigger := object.Spec.Triggers[1]
-	if trigger.Type != "postgresql" {
-		t.Fatalf("the second trigger is %s", trigger.Type)
-	}
+	need.Must(t, trigger.Type == "postgresql", "the second trigger is %s", trigger.Type)
 	db := pgtest.Open(t, pgtest.Migrated(t))
 	due := func() int64 { return pgtest.Value[int64](db, trigger.Metadata["query"]) }
 	pgtest.Exec(db, `select outbox.enqueue('other', 'orders', '{}')`)

@@ -39,9 +39,7 @@ func load(t *testing.T, file string, into any) {
 	if err == nil {
 		err = yaml.Unmarshal(text, into)
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
+	need.Must(t, err == nil, "%s: %v", file, err)
 }
 
 func TestConclusionsAreThoseOfTheCases(t *testing.T) {

@@ -85,9 +85,7 @@ func TestEmbeddedDispatcherIsWhole(t *testing.T) {
 	need.OK(t, err)
 	exported := get(t, "http://"+addresses[0]+"/metrics")
 	names := regexp.MustCompile("(?m)^\\| `(outbox_\\w+)` \\|").FindAllStringSubmatch(string(page), -1)
-	if len(names) < 30 {
-		t.Fatalf("the page has %d metrics", len(names))
-	}
+	need.Must(t, len(names) >= 30, "the page has %d metrics", len(names))
 	for _, name := range names {
 		if !strings.Contains(exported, "# TYPE "+name[1]+" ") && !others.MatchString(name[1]) {
 			t.Errorf("%s is not exported", name[1])
@@ -125,7 +123,5 @@ func get(t *testing.T, url string) string {
 // An observer of the caller would be called for nothing: New refuses it.
 func TestNewRefusesAnObserver(t *testing.T) {
 	cfg := outbox.Config{Config: dispatcher.Config{Observer: metrics.New(prometheus.NewRegistry(), "a", "b", "c")}}
-	if _, err := outbox.New(nil, dispatcher.Handlers{}, cfg); err == nil || !strings.Contains(err.Error(), "Registerer") {
-		t.Errorf("%v, want that Registerer is named", err)
-	}
+	need.Fails(t, "Registerer", "%v, want that Registerer is named", need.Err(outbox.New(nil, dispatcher.Handlers{}, cfg)))
 }

@@ -31,33 +31,23 @@ func TestQuickRunDeliversInEveryCell(t *testing.T) {
 		t.Skip("takes minutes")
 	}
 	o, err := parse([]string{"-quick", "-out", t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	b, err := run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	measured := strings.Join(b.notes, "\n") // without Java the cell kafka is left out
 	for _, r := range b.rows {
 		measured += "The cell " + r.cell + " has " + r.system
-		if len(r.runs) != 1 {
-			t.Errorf("%s, %s, %s has %d runs", r.cell, r.system, r.which, len(r.runs))
-		}
+		need.That(t, len(r.runs) == 1, "%s, %s, %s has %d runs", r.cell, r.system, r.which, len(r.runs))
 	}
 	for _, c := range cells {
-		if !strings.Contains(measured, "The cell "+c.name) {
-			t.Errorf("cell %s has no row", c.name)
-		}
+		need.That(t, strings.Contains(measured, "The cell "+c.name), "cell %s has no row", c.name)
 	}
 }
 
 func TestMatchFailsForLostAndDoubledEvents(t *testing.T) {
 	committed := []time.Time{time.Unix(0, 1), time.Unix(1, 0), time.Unix(2, 0)}
 	waits, err := match(committed, report{Handled: 3, Stamps: []int64{9e9, 9e9, 2_005_000_000}}, 2)
-	if err != nil || len(waits) != 1 || waits[0] != 5 {
-		t.Errorf("got %v, %v", waits, err)
-	}
+	need.That(t, err == nil && len(waits) == 1 && waits[0] == 5, "got %v, %v", waits, err)
 	for name, r := range map[string]report{
 		"lost":            {Handled: 2, Stamps: []int64{1, 1, 0}},
 		"delivered twice": {Handled: 4, Stamps: []int64{1, 1, 1}},
@@ -71,9 +61,7 @@ func TestMatchFailsForLostAndDoubledEvents(t *testing.T) {
 func TestPercentileIsTheNearestRank(t *testing.T) {
 	m := measure{}
 	m.waits([]float64{10, 9, 8, 7, 6, 5, 4, 3, 2, 1})
-	if m[p50] != 5 || m[p95] != 10 || m[p99] != 10 || m[longest] != 10 {
-		t.Errorf("got %v", m)
-	}
+	need.That(t, m[p50] == 5 && m[p95] == 10 && m[p99] == 10 && m[longest] == 10, "got %v", m)
 }
 
 // Consumers of Debezium's outbox event router get the same records from a dispatcher with message.format Debezium: the same
@@ -102,9 +90,7 @@ func TestRecordsAreThoseOfDebezium(t *testing.T) {
 			return err
 		}
 		got, err := k.three(t.Context(), ours)
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("the dispatcher's records are %q, and Debezium's %q", got, want)
-		}
+		need.That(t, reflect.DeepEqual(got, want), "the dispatcher's records are %q, and Debezium's %q", got, want)
 		return err
 	})
 	need.Server(t, err, fetch.ErrMissing)

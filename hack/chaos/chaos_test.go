@@ -122,13 +122,9 @@ func TestScheduleIsReproducible(t *testing.T) {
 		}
 	}
 	for _, k := range all {
-		if counts[k] < 3 {
-			t.Errorf("%d × %s in 30 minutes: too few", counts[k], k)
-		}
+		need.That(t, counts[k] >= 3, "%d × %s in 30 minutes: too few", counts[k], k)
 	}
-	if held < 10*time.Minute {
-		t.Errorf("the longest late commit comes after %s, want 10 minutes", held)
-	}
+	need.That(t, held >= 10*time.Minute, "the longest late commit comes after %s, want 10 minutes", held)
 	for _, f := range plan {
 		if f.kind == crash && f.at < 11*time.Minute && f.at > time.Minute {
 			t.Errorf("a crash at %s ends the long transaction", f.at)
@@ -150,8 +146,6 @@ func TestShortRunsHaveEveryFault(t *testing.T) {
 		}
 	}
 	for _, k := range shortRuns.kinds {
-		if !have[k] {
-			t.Errorf("none of them has %s", k)
-		}
+		need.That(t, have[k], "none of them has %s", k)
 	}
 }

@@ -251,9 +251,7 @@ func TestRecoveryMeasuredToTheLastHeldEvent(t *testing.T) {
 	h := story(false, []injected{killed}, "insert alice wait wait wait bob confirm ack", "insert bob wait wait wait wait wait wait confirm ack", "insert alice ack")
 	times := times{lease: time.Second, poll: time.Second}
 	all := recoveries(h, times)
-	if len(all) != 1 || all[0].held != 2 || all[0].rows != 55*time.Millisecond {
-		t.Errorf("measured %+v, want 2 events back after 55 ms", all)
-	}
+	need.That(t, len(all) == 1 && all[0].held == 2 && all[0].rows == 55*time.Millisecond, "measured %+v, want 2 events back after 55 ms", all)
 	if found := tardy(h, all, times); len(found) != 0 {
 		t.Errorf("found %+v to be late, want none: 55 ms are less than a lease", found)
 	}

@@ -89,9 +89,7 @@ func objects(t *testing.T, text string) map[string]*unstructured.Unstructured {
 func valueSets(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.yaml")
-	if err != nil || len(files) < 4 {
-		t.Fatalf("%d sets of values, want 4: %v", len(files), err)
-	}
+	need.Must(t, err == nil && len(files) >= 4, "%d sets of values, want 4: %v", len(files), err)
 	return files
 }
 
@@ -219,9 +217,7 @@ func TestDefinitionsAreKeptAsConfigured(t *testing.T) {
 		need.Want(t, want, "%v: %d definitions, want %d", found, args)
 	}
 	files, err := filepath.Glob(chart + "/files/crds/outbox.dev_*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%s/files/crds has no definition: %v", chart, err)
-	}
+	need.Must(t, err == nil && len(files) != 0, "%s/files/crds has no definition: %v", chart, err)
 	has(len(files), "keep")
 	has(len(files), "", "--set", "crds.keep=false")
 	has(0, "", "--set", "crds.enabled=false")
@@ -314,9 +310,7 @@ func TestArgumentsAreFlags(t *testing.T) {
 	}
 	for _, values := range valueSets(t) {
 		for _, found := range regexp.MustCompile(`(?m)^ +- "?--([a-z-]+)`).FindAllStringSubmatch(render(t, "--values", values), -1) {
-			if !flags[found[1]] {
-				t.Errorf("%s: the manager has no flag --%s", values, found[1])
-			}
+			need.That(t, flags[found[1]], "%s: the manager has no flag --%s", values, found[1])
 		}
 	}
 }
@@ -346,16 +340,12 @@ func TestGitOpsExamplesAreOfTheChart(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(root, "config", "gitops", file))
 		need.OK(t, err)
 		o := objects(t, string(text))[example.object]
-		if o == nil {
-			t.Fatalf("%s has no %s", file, example.object)
-		}
+		need.Must(t, o != nil, "%s has no %s", file, example.object)
 		if path, has, _ := unstructured.NestedString(o.Object, "spec", "source", "path"); has {
 			need.Want(t, nil, "%s: %v", need.Err(os.Stat(filepath.Join(root, path, "Chart.yaml"))), file)
 		}
 		values, found, err := unstructured.NestedMap(o.Object, example.values...)
-		if err != nil || !found {
-			t.Fatalf("%s has no values: %v", file, err)
-		}
+		need.Must(t, err == nil && found, "%s has no values: %v", file, err)
 		out, err := yaml.Marshal(values)
 		need.OK(t, err)
 		given := filepath.Join(t.TempDir(), "values.yaml")
@@ -419,9 +409,7 @@ func expressions(t *testing.T) (all []string) {
 	}
 	for _, pattern := range []string{"crds/outbox.dev_*", "admission/*", "restricted/*"} {
 		files, err := filepath.Glob(filepath.Join(chart, "files", pattern))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("no files %s: %v", pattern, err)
-		}
+		need.Must(t, err == nil && len(files) != 0, "no files %s: %v", pattern, err)
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			need.OK(t, err)

@@ -19,9 +19,7 @@ func TestPagesHaveTheirFields(t *testing.T) {
 	for kind := range all {
 		page, err := os.ReadFile(filepath.Join(root, "api", "v1alpha1", strings.ToLower(kind)+".md"))
 		need.OK(t, err)
-		if !bytes.Contains(page, []byte("\n<!-- fields of "+kind+".spec ")) {
-			t.Errorf("the page of %s has no table of the fields of its spec", kind)
-		}
+		need.That(t, bytes.Contains(page, []byte("\n<!-- fields of "+kind+".spec ")), "the page of %s has no table of the fields of its spec", kind)
 		if want, err := all.write(page); err != nil || !bytes.Equal(page, want) {
 			t.Errorf("the table of %s is not what the CRD says: run 'make generate' (%v)", kind, err)
 		}

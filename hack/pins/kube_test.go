@@ -28,9 +28,7 @@ func archive(t *testing.T, programs ...string) []byte {
 	files := tar.NewWriter(zipped)
 	for _, p := range programs {
 		script := "#!/bin/sh\necho downloaded " + p + "\n"
-		if err := files.WriteHeader(&tar.Header{Name: "release/bin/" + p, Mode: 0o755, Size: int64(len(script))}); err != nil {
-			t.Fatal(err)
-		}
+		need.OK(t, files.WriteHeader(&tar.Header{Name: "release/bin/" + p, Mode: 0o755, Size: int64(len(script))}))
 		fmt.Fprint(files, script)
 	}
 	need.OK(t, files.Close())
@@ -60,9 +58,7 @@ done
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("build.sh: %v: %s", err, errs.String())
-	}
+	need.Must(t, err == nil, "build.sh: %v: %s", err, errs.String())
 	return strings.TrimSpace(string(out)), errs.String()
 }
 

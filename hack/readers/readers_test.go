@@ -137,9 +137,7 @@ func compare(t *testing.T, r *running, sent map[string]sinktest.Awkward) {
 		}
 		delete(sent, id)
 		at, err := time.Parse(time.RFC3339Nano, e.Attributes["time"])
-		if err != nil {
-			t.Errorf("%s: the time: %v", a.Name, err)
-		}
+		need.That(t, err == nil, "%s: the time: %v", a.Name, err)
 		e.Attributes["time"] = at.UTC().Format(time.RFC3339Nano)
 		a.Check(t, sinktest.Message{Attributes: e.Attributes, Payload: string(e.Data)})
 		if e.Key != "" && e.Key != a.Event.Key() {

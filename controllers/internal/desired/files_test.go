@@ -107,9 +107,7 @@ func samples(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	files, err := filepath.Glob("../../../config/samples/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no samples: %v", err)
-	}
+	need.Must(t, err == nil && len(files) != 0, "no samples: %v", err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		need.OK(t, err)
@@ -310,9 +308,7 @@ func replayed() Replay {
 func (r Replay) read(t *testing.T) (s spec.Replay) {
 	t.Helper()
 	all := objectsOf(t, r.ConfigMap().Data[keyConfig])
-	if len(all) != 2 || all[0].Kind != kindDeadLetterReplay || all[0].Metadata.UID != replayUID || all[1].Metadata.Name != r.Outbox.Name {
-		t.Fatalf("the file has %+v", all)
-	}
+	need.Must(t, len(all) == 2 && all[0].Kind == kindDeadLetterReplay && all[0].Metadata.UID == replayUID && all[1].Metadata.Name == r.Outbox.Name, "the file has %+v", all)
 	job, err := r.Job(flags)
 	need.OK(t, err)
 	if _, paths := settings(t, all[1:], spec.LoginReplay); !slices.Equal(mounted(job.Spec.Template), paths) {

@@ -221,16 +221,12 @@ func TestAdoptedModKitMessages(t *testing.T) {
 		got := all[want.header["Ce-Id"][0]]
 		want.header["Ce-Outboxnamespace"], want.header["Ce-Topic"] = []string{"shop"}, []string{"usage"}
 		for name, values := range want.header {
-			if fmt.Sprint(got.header[name]) != fmt.Sprint(values) {
-				t.Errorf("%s is %v, want %v", name, got.header[name], values)
-			}
+			need.That(t, fmt.Sprint(got.header[name]) == fmt.Sprint(values), "%s is %v, want %v", name, got.header[name], values)
 		}
 		need.Want(t, want.body, "the body is %s, want %s", got.body)
 	}
 	run(t, "", "adopt", "back", "-f", file).ok(t)
-	if got := o.text(t, `select string_agg(status, ' ' order by id) from public.modkit_outbox_events`); got != "delivered pending dead delivered pending" {
-		t.Errorf("their rows are %s", got)
-	}
+	need.Want(t, "delivered pending dead delivered pending", "their rows are %s", o.text(t, `select string_agg(status, ' ' order by id) from public.modkit_outbox_events`))
 
 	run(t, "", "adopt", "shadow", "-f", file, "--layout", "modkit").ok(t, `status "pending": 2 rows, to be sent`)
 	run(t, "", "adopt", "cutover", "-f", file).ok(t, "2 rows moved")
@@ -259,9 +255,7 @@ func TestVerifyKnowsAnAdoption(t *testing.T) {
 			Differences []struct{ Kind string }
 		}
 		check(t, json.Unmarshal([]byte(result.out), &report))
-		if report.Found != want {
-			t.Errorf("%s: %d differences, want %d:\n%s", when, report.Found, want, result.out)
-		}
+		need.That(t, report.Found == want, "%s: %d differences, want %d:\n%s", when, report.Found, want, result.out)
 		for _, d := range report.Differences {
 			need.Want(t, "Illegal", "%s: a difference is %s, want Illegal", d.Kind, when)
 		}
@@ -371,9 +365,7 @@ func TestAdoptionPageOfDebezium(t *testing.T) {
 		"the connector stops":  func() { o.disconnect(t, connector, slot) },
 		"the dispatcher sends": func() { o.sendAsRouter(t, story) },
 	})
-	if n < 7 {
-		t.Errorf("the page has %d commands, want all of the story", n)
-	}
+	need.That(t, n >= 7, "the page has %d commands, want all of the story", n)
 	held := `select string_agg(substring(encode(data, 'escape') from '0190b6c4-[-0-9a-f]{27}'), ' ') from pg_logical_slot_peek_binary_changes('` + slot + `', null, null, 'proto_version', '1', 'publication_names', 'dbz_publication') where get_byte(data, 0) = ascii('I')`
 	need.Want(t, "0190b6c4-1f2e-7abc-8def-001122334453", "after the way back the slot holds %q, want the event that was not delivered", o.text(t, held))
 }

@@ -167,7 +167,7 @@ func TestCheckDataFindsEachProblem(t *testing.T) {
 			t.Errorf("it says %+v, want %+v", c, w)
 		}
 	}
-	need.That(t, !got.OK && len(want) <= 0, "ok is %t, want false; missing checks %v", got.OK, want)
+	need.That(t, !got.OK && len(want) == 0, "ok is %t, want false; missing checks %v", got.OK, want)
 	run(t, "", "check", "-f", file, "--data").ended(t, 3, "FAIL  unserved   due in topics", "                 Run a dispatcher for", "ok    retries    waiting", "dispatcher: 8 of 11 checks of the data failed")
 	run(t, "", "check", "-f", file, "--output", "json").ended(t, 1, "--output is for --data")
 	run(t, "", "check", "-f", file, "--data", "--output", "xml").ended(t, 1, `--output is "xml"; set it to table, json or yaml`)

@@ -42,9 +42,7 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 	}
 	run(t, "", "migrate", "up", "-f", owner, "--grant-to-login-of", o.file(t, o.dispatcher, "replayLogin: {secretRef: {name: "+secretOf(o.dispatcher)+"}}")).ok(t,
 		"granted a dispatcher's rights", "granted a replay login's rights on schema outbox to "+o.dispatcher)
-	if strings.Contains(again.out, "applied") {
-		t.Errorf("the second migration applied something:\n%s", again.out)
-	}
+	need.That(t, !strings.Contains(again.out, "applied"), "the second migration applied something:\n%s", again.out)
 	run(t, "", "migrate", "status", "-f", delivers).ok(t, "applied 0001_outbox at 2", "schema outbox has version ")
 	run(t, "", "migrate", "grants", "--role", o.producer, "--for", "producer").ok(t, `grant execute on function "outbox"."enqueue" to "`+o.producer+`";`, `alter role "`+o.producer+`" set outbox.require_data = on;`)
 	run(t, "", "migrate", "grants", "--role", "nobody", "--apply", "-f", owner).ended(t, 1, "create the role, or correct its name")
@@ -98,9 +96,7 @@ func TestCommandsMigrateEnqueueAndDeliver(t *testing.T) {
 		}
 		topics[event.Topic] = true
 	}
-	if !topics["orders"] || !topics["refunds"] || len(topics) != 2 {
-		t.Errorf("delivered topics %v, want orders and refunds", topics)
-	}
+	need.That(t, topics["orders"] && topics["refunds"] && len(topics) == 2, "delivered topics %v, want orders and refunds", topics)
 	need.Want(t, 2, "%d delivered, want 2", o.count(t, "status = 'delivered'"))
 }
 
@@ -257,9 +253,7 @@ func part(t *testing.T, page, name string) string {
 	text, err := os.ReadFile(page)
 	check(t, err)
 	found := regexp.MustCompile("(?s)<!-- " + regexp.QuoteMeta(name) + " -->\n```[a-z]+\n(.*?)```").FindSubmatch(text)
-	if found == nil {
-		t.Fatalf("%s has no %q", page, name)
-	}
+	need.Must(t, found != nil, "%s has no %q", page, name)
 	return string(found[1])
 }
 
@@ -322,8 +316,6 @@ func TestPageNamesTheFieldsOfLines(t *testing.T) {
 	_, section, _ := strings.Cut(string(page), "## From the command line\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, field := range regexp.MustCompile(`[a-z_]+`).FindAllString(strings.Replace(found[1], " and ", ", ", 1), -1) {
-		if !strings.Contains(section, "`"+field+"`") {
-			t.Errorf("the page does not name %s", field)
-		}
+		need.That(t, strings.Contains(section, "`"+field+"`"), "the page does not name %s", field)
 	}
 }

@@ -81,9 +81,7 @@ func finish(t testing.TB, cmd *exec.Cmd, stdin string) output {
 
 func noSecret(t testing.TB, text string) {
 	t.Helper()
-	if strings.Contains(text, secret) || strings.Contains(text, basic) || strings.Contains(text, "@127.0.0.1") {
-		t.Errorf("a secret or a connection string was shown:\n%s", text)
-	}
+	need.That(t, !strings.Contains(text, secret) && !strings.Contains(text, basic) && !strings.Contains(text, "@127.0.0.1"), "a secret or a connection string was shown:\n%s", text)
 }
 
 // ok fails the test unless the command succeeded and printed what is wanted.
@@ -96,14 +94,10 @@ func (o output) ok(t testing.TB, want ...string) {
 func (o output) ended(t testing.TB, code int, want ...string) {
 	t.Helper()
 	for _, w := range want {
-		if !strings.Contains(o.out+o.err, w) {
-			t.Errorf("it did not print %q", w)
-		}
+		need.That(t, strings.Contains(o.out+o.err, w), "it did not print %q", w)
 	}
 	need.Want(t, code, "exit code %d, want %d", o.code)
-	if t.Failed() {
-		t.Fatalf("standard output:\n%s\nstandard error:\n%s", o.out, o.err)
-	}
+	need.Must(t, !t.Failed(), "standard output:\n%s\nstandard error:\n%s", o.out, o.err)
 }
 
 // outbox is a database with the three logins of a real installation, and their files.

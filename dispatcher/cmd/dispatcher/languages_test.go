@@ -243,9 +243,7 @@ func TestProducersOfThePageCommitWithTheirData(t *testing.T) {
 			}
 			orders := pgtest.Value[string](db, "select string_agg(id, ' ') from public.orders where id <> 'o-3'") // whatever became of its order
 			events := pgtest.Value[string](db, "select string_agg(aggregate_id, ' ') from "+pgtest.Schema+".outbox_events")
-			if orders != "o-1" || events != "o-1" {
-				t.Errorf("orders %q and events of %q, want those of o-1", orders, events)
-			}
+			need.That(t, orders == "o-1" && events == "o-1", "orders %q and events of %q, want those of o-1", orders, events)
 		})
 	}
 }
@@ -275,9 +273,7 @@ func block(t *testing.T, page, heading, language string) string {
 	_, below, _ := strings.Cut(string(text), "\n"+heading+"\n")
 	_, rest, ok := strings.Cut(below, "\n```"+language+"\n")
 	program, _, ended := strings.Cut(rest, "\n```\n")
-	if !ok || !ended {
-		t.Fatalf("%s has no block of %s", page, language)
-	}
+	need.Must(t, ok && ended, "%s has no block of %s", page, language)
 	return program
 }
 

@@ -150,19 +150,13 @@ func TestM10WorkerAndDispatchersShareATable(t *testing.T) {
 	defer all.mu.Unlock()
 	again := 0
 	for n := 1; n <= events; n++ {
-		if all.handled[n] == 0 {
-			t.Errorf("event %d is delivered, and was never handled", n)
-		}
+		need.That(t, all.handled[n] != 0, "event %d is delivered, and was never handled", n)
 		again += max(all.handled[n]-1, 0)
 	}
-	if len(all.overlap) > 0 {
-		t.Errorf("handled by two at a time:\n%s", strings.Join(all.overlap, "\n"))
-	}
+	need.That(t, len(all.overlap) == 0, "handled by two at a time:\n%s", strings.Join(all.overlap, "\n"))
 	need.Want(t, events/100, "%d events were refused once, want %d", len(all.refused))
 	// A killed worker had at most a batch of 20, or in Python one event, that it had sent and not recorded.
-	if again > 2*20+2 {
-		t.Errorf("of %d events %d were handled again, after four kills", events, again)
-	}
+	need.That(t, again <= 2*20+2, "of %d events %d were handled again, after four kills", events, again)
 	t.Logf("of %d events %d were handled again, after four kills", events, again)
 }
 

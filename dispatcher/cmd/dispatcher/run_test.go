@@ -105,9 +105,7 @@ func TestDatabaseComesAndGoes(t *testing.T) {
 	for _, want := range []string{
 		`outbox_source_up{dispatcher="orders",outbox_namespace="shop",sink="log"} 1`, "go_goroutines", "process_start_time_seconds",
 	} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("/metrics does not say %s", want)
-		}
+		need.That(t, strings.Contains(metrics, want), "/metrics does not say %s", want)
 	}
 	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 }
@@ -279,9 +277,7 @@ func TestPausedAndPortInUse(t *testing.T) {
 	run(t, "", "run", "-f", o.file(t, o.dispatcher, yaml), "--listen", p.address).ended(t, 1, "--listen: ", "address already in use", "choose a free port")
 	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 	for line := range strings.Lines(p.log.String()) {
-		if !strings.HasPrefix(line, `{"time":`) || !strings.Contains(line, fmt.Sprintf(`"dispatcher":%q`, "orders")) {
-			t.Errorf("a log line without its JSON or its dispatcher: %s", line)
-		}
+		need.That(t, strings.HasPrefix(line, `{"time":`) && strings.Contains(line, fmt.Sprintf(`"dispatcher":%q`, "orders")), "a log line without its JSON or its dispatcher: %s", line)
 	}
 }
 
@@ -322,9 +318,7 @@ func TestAProcessGivesUpItsRateInTwoHeartbeats(t *testing.T) {
 	}
 	start(t, file)
 	await(t, "the first gives up a half", func() bool { return o.text(t, `select min(part)::text from public.parts`) == "0.5" })
-	if got := o.text(t, `select part::text from public.parts order by n limit 1`); got != "1" {
-		t.Errorf("with the first heartbeat that sees the second, the first keeps %s, want 1", got)
-	}
+	need.Want(t, "1", "with the first heartbeat that sees the second, the first keeps %s, want 1", o.text(t, `select part::text from public.parts order by n limit 1`))
 }
 
 // Two processes share maxConcurrency: when the second comes, the first goes down to its half.
@@ -400,9 +394,7 @@ func TestKilledDispatcherMakesNothingDeadUnsent(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, id := range dead {
-		if sent[id] == 0 {
-			t.Errorf("event %s is dead, and was never sent", id)
-		}
+		need.That(t, sent[id] != 0, "event %s is dead, and was never sent", id)
 	}
 	if most := (kills - 2) / 3; len(dead) > most {
 		t.Errorf("%d are dead, want at most %d: each was begun alone three times", len(dead), most)

@@ -18,6 +18,7 @@ import (
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -121,9 +122,7 @@ func TestStateFilePausesARunningProcess(t *testing.T) {
 	if !shows("Running", "0", "0") || p.status(t).FileProblems != nil {
 		t.Errorf("at the end: %+v", p.status(t))
 	}
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	need.Want(t, 0, "exit code %d, want 0", p.stop(t))
 }
 
 // A changed schema file applies from the next event. One that does not compile keeps the schema before it, and is
@@ -255,17 +254,13 @@ func TestTraceSpansProducerAttemptsAndConsumer(t *testing.T) {
 		cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_HEADERS=authorization="+secret)
 		finish(t, cmd, "").ended(t, 1-code)
 	}
-	if len(all.got) != 2 || len(received) != 2 {
-		t.Fatalf("%d spans and %d requests, want 2 of each", len(all.got), len(received))
-	}
+	need.Must(t, len(all.got) == 2 && len(received) == 2, "%d spans and %d requests, want 2 of each", len(all.got), len(received))
 	for i, span := range all.got {
 		text := map[string]string{}
 		for _, a := range span.GetAttributes() {
 			text[a.GetKey()] = a.GetValue().GetStringValue() + fmt.Sprint(a.GetValue().GetIntValue())
 		}
-		if fmt.Sprintf("%x", span.GetTraceId()) != traceID || fmt.Sprintf("%x", span.GetParentSpanId()) != producer || span.GetName() != "publish orders" {
-			t.Errorf("span %d is %v", i, span)
-		}
+		need.That(t, fmt.Sprintf("%x", span.GetTraceId()) == traceID && fmt.Sprintf("%x", span.GetParentSpanId()) == producer && span.GetName() == "publish orders", "span %d is %v", i, span)
 		if want := []string{"failed0", "confirmed0"}[i]; text["outbox.outcome"] != want || text["outbox.attempt"] != "1" || text["messaging.system"] != "http0" {
 			t.Errorf("span %d says %v", i, text)
 		}

@@ -151,9 +151,7 @@ func TestTryNamesExactlyThePlantedDifferences(t *testing.T) {
 	other := run(t, "", "try", "-f", changed, "--against", old, "--output", "yaml")
 	other.ended(t, 3)
 	check(t, yaml.Unmarshal([]byte(other.out), &asYAML))
-	if !reflect.DeepEqual(asJSON, asYAML) {
-		t.Errorf("YAML says otherwise than JSON:\n%s", other.out)
-	}
+	need.That(t, reflect.DeepEqual(asJSON, asYAML), "YAML says otherwise than JSON:\n%s", other.out)
 	run(t, "", "try", "-f", changed, "--against", old).ended(t, 3, "1000 events of namespace shop, created from 2026-01-01T00:01:40Z to 2026-01-01T00:30:01Z",
 		"same      946\n", "dead      20\n", "moved     11\n",
 		"dead      13     orders   message.validation[0].schema, at /lines/*/price: #/properties/lines/items/properties/price/type (number, not string)\n"+

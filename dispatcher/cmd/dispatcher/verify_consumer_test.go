@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	consume "github.com/outbox-operator/outbox-operator/dispatcher/client/consumer"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
@@ -108,9 +109,7 @@ func TestVerifyConsumerNamesTheBrokenRule(t *testing.T) {
 			}
 			var checks []string
 			for _, c := range r.Checks {
-				if (c.Outcome == "Broken") != (c.Evidence != "" && c.Remedy != "" && uuid.Validate(c.Event) == nil) {
-					t.Errorf("%+v", c)
-				}
+				need.That(t, (c.Outcome == "Broken") == (c.Evidence != "" && c.Remedy != "" && uuid.Validate(c.Event) == nil), "%+v", c)
 				if c.Outcome == "Broken" {
 					checks = append(checks, c.Name)
 				}
@@ -140,9 +139,7 @@ func TestVerifyConsumerPassesTheRightOne(t *testing.T) {
 			got.ok(t, "/events, type OrderPlaced, contentMode "+mode+": of 19 checks 18 passed, 0 passed partly, 0 found a rule broken, 1 were not run\n",
 				"RULE-010-012  crash between effect and record  Passed")
 			login := " Bearer " + secret + " " + secret + "-key"
-			if len(s.seen) != 2 || !s.seen["POST "+contentType+login] || !s.seen["GET "+login] {
-				t.Errorf("the requests were %v", s.seen)
-			}
+			need.That(t, len(s.seen) == 2 && s.seen["POST "+contentType+login] && s.seen["GET "+login], "the requests were %v", s.seen)
 		})
 	}
 }
@@ -167,9 +164,7 @@ func TestVerifyConsumerProbeElsewhere(t *testing.T) {
 	check(t, os.WriteFile(token, []byte(secret), 0o600))
 	got := run(t, "", "verify-consumer", "--url", consumer.URL, "--token-file", token, "--header", "X-Key=@"+token, "--probe", elsewhere.URL+"/{id}")
 	got.ended(t, 3, "handles an event: lost: an event that was delivered once is acknowledged and has no effect")
-	if took == 0 || len(sent) == 0 || strings.Join(sent, "") != "" {
-		t.Errorf("%d deliveries, and the probe was sent %q, want no credentials", took, sent)
-	}
+	need.That(t, took != 0 && len(sent) != 0 && strings.Join(sent, "") == "", "%d deliveries, and the probe was sent %q, want no credentials", took, sent)
 }
 
 // Without a probe the responses are judged, and the report says what was not checked and which flag checks it.
@@ -256,9 +251,7 @@ func TestVerifyConsumerFenceAndDeclarations(t *testing.T) {
 		}
 	}
 	want := []string{"RULE-010-032 (failures are reported)", "RULE-010-012 (failures are made good)", "RULE-010-002 (duplicates after a restart)"}
-	if !slices.Equal(r.NotTried, want) || strings.Join(leftOut, " ") != "--latest-only --any-type --no-record --no-record" {
-		t.Errorf("not tried: %q, left out by %q", r.NotTried, leftOut)
-	}
+	need.That(t, slices.Equal(r.NotTried, want) && strings.Join(leftOut, " ") == "--latest-only --any-type --no-record --no-record", "not tried: %q, left out by %q", r.NotTried, leftOut)
 }
 
 // A check that cannot run is reported with a remedy, is not a broken rule, and ends in time.

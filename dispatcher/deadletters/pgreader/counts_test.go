@@ -97,9 +97,7 @@ func TestCountByPutsTheLargestFirst(t *testing.T) {
 	counts := func(f deadletters.Filter, by deadletters.By) (all []string) {
 		t.Helper()
 		got, err := r.CountBy(t.Context(), f, by)
-		if err != nil || got.By != by || got.More {
-			t.Fatalf("%+v, %v", got, err)
-		}
+		need.Must(t, err == nil && got.By == by && !got.More, "%+v, %v", got, err)
 		for _, c := range got.Counts {
 			all = append(all, fmt.Sprintf("%.4s %d %d", c.Value, c.Count, c.Groups))
 			need.That(t, !c.Since.IsZero() && !c.Last.Before(c.Since), "%+v has no times", c)

@@ -193,9 +193,7 @@ func TestShowReturnsEverything(t *testing.T) {
 		deadLetter.Content = deadletters.Content{}
 		compare(t, "show", deadLetter, err)
 		history, err := r.Event(t.Context(), eventID(4), payload)
-		if history.Event == nil || !reflect.DeepEqual(history.Event.Content, content) {
-			t.Fatalf("payload %v: the event is %+v, want the content %+v", payload, history.Event, content)
-		}
+		need.Must(t, history.Event != nil && reflect.DeepEqual(history.Event.Content, content), "payload %v: the event is %+v, want the content %+v", payload, history.Event, content)
 		history.Event.Content = deadletters.Content{}
 		compare(t, "event", history, err)
 	}
@@ -252,17 +250,13 @@ func TestEventIsFoundByItsDedupeKey(t *testing.T) {
 	if _, err := r.Event(t.Context(), "key-5", false); !errors.Is(err, deadletters.ErrNotFound) {
 		t.Errorf("a key of another namespace: %v", err)
 	}
-	if _, err := r.Event(t.Context(), "key-2", false); err == nil || !strings.Contains(err.Error(), eventID(2)+" or "+eventID(3)) {
-		t.Errorf("a key of two topics: %v", err)
-	}
+	need.Fails(t, eventID(2)+" or "+eventID(3), "a key of two topics: %v", need.Err(r.Event(t.Context(), "key-2", false)))
 }
 
 // compare compares the JSON of a result with the one that was accepted.
 func compare(t *testing.T, name string, result any, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	need.Must(t, err == nil, "%s: %v", name, err)
 	got, err := json.MarshalIndent(result, "", "  ")
 	need.OK(t, err)
 	golden.Check(t, "read.golden", name+".json", string(got))
@@ -362,9 +356,7 @@ func TestReaderCannotWrite(t *testing.T) {
 	need.That(t, err != nil && strings.Contains(err.Error(), "a request may take 1ms: narrow it by topic, group or time"), "a long statement: %v", err)
 	empty := pgtest.Empty(t)
 	r = New(func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, empty) }, Options{})
-	if _, err := r.List(t.Context(), deadletters.ListRequest{}); err == nil || !strings.Contains(err.Error(), "run `dispatcher migrate up`") {
-		t.Errorf("no schema: %v", err)
-	}
+	need.Fails(t, "run `dispatcher migrate up`", "no schema: %v", need.Err(r.List(t.Context(), deadletters.ListRequest{})))
 }
 
 // A replay login reads dead letters and the status of their events. An error says what it may not read, and what to do.

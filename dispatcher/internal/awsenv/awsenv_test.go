@@ -50,9 +50,7 @@ func TestSilentAgentIsGivenUp(t *testing.T) {
 			need.Want(t, "key", "the key is %q", c.AccessKeyID)
 			return
 		}
-		if ctx.Err() != nil {
-			t.Fatalf("the agent responds, and the credentials do not arrive: %v", err)
-		}
+		need.Must(t, ctx.Err() == nil, "the agent responds, and the credentials do not arrive: %v", err)
 	}
 }
 

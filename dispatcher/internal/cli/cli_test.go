@@ -55,9 +55,7 @@ func TestMisspeltCommandFails(t *testing.T) {
 		}
 	}
 	visit(rootCommand("dev"))
-	if tried < 40 {
-		t.Errorf("only %d commands were tried", tried)
-	}
+	need.That(t, tried >= 40, "only %d commands were tried", tried)
 	var help strings.Builder
 	if code := Main(t.Context(), "dev", nil, strings.NewReader(""), &help, io.Discard); code != exitOK || !strings.Contains(help.String(), "Available Commands") {
 		t.Errorf("without arguments: code %d, %q; want the help", code, help.String())
@@ -128,9 +126,7 @@ func TestOutcomeFitsTheTerminationMessage(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal([]byte(message), &read)
 		}
-		if err != nil || len(message) >= 4096 {
-			t.Errorf("%q: a message of %d bytes, %v", text, len(message), err)
-		}
+		need.That(t, err == nil && len(message) < 4096, "%q: a message of %d bytes, %v", text, len(message), err)
 		if read.ID != p.ID || read.Delivered != p.Delivered || read.FinishedAt != p.FinishedAt || len(read.Skipped) != 1 || read.Stopped == "" || read.LastError == "" {
 			t.Errorf("%q: the operator reads %+v", text, read)
 		}
@@ -220,14 +216,10 @@ func TestVerifiedTypesFileIsReadAgain(t *testing.T) {
 			t.Errorf("%q: problems %+v, want %q", name, p, step.problem)
 		}
 		for _, eventType := range strings.Fields(step.admits) {
-			if !engine.admits(eventType) {
-				t.Errorf("%q: %s is not admitted", name, eventType)
-			}
+			need.That(t, engine.admits(eventType), "%q: %s is not admitted", name, eventType)
 		}
 		for _, eventType := range strings.Fields(step.refuses) {
-			if engine.admits(eventType) {
-				t.Errorf("%q: %s is admitted", name, eventType)
-			}
+			need.That(t, !engine.admits(eventType), "%q: %s is admitted", name, eventType)
 		}
 	}
 }

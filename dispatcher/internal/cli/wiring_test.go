@@ -84,9 +84,7 @@ func TestEngineGetsTheFile(t *testing.T) {
 		}
 		name, changed := field.Name, smallest
 		reflect.ValueOf(&changed).Elem().FieldByIndex(field.Index).Set(reflect.ValueOf(whole).FieldByIndex(field.Index))
-		if reflect.DeepEqual(changed, smallest) {
-			t.Errorf("testdata/whole.yaml has no %s, or its default; set it there", name)
-		}
+		need.That(t, !reflect.DeepEqual(changed, smallest), "testdata/whole.yaml has no %s, or its default; set it there", name)
 		arrives := !reflect.DeepEqual(settings(changed), settings(smallest)) || storeOptions(changed, worker) != storeOptions(smallest, worker)
 		if _, other := elsewhere[name]; arrives == other {
 			t.Errorf("%s: changes what the engine or its store gets = %v, want %v", name, arrives, !other)
@@ -165,9 +163,7 @@ func TestSinkGetsTheFile(t *testing.T) {
 		return []*dispatcher.Event{{ID: uuid.New(), Namespace: "shop", Topic: "order.placed", Payload: json.RawMessage(payload), Attempt: 1}}
 	}
 	need.OK(t, e.sink.Deliver(t.Context(), event(`{"id":1}`))[0])
-	if path != "/routed/order.placed" || !strings.Contains(body, `"seen":true`) {
-		t.Errorf("%s got %s; want the route's path, and what the transformation makes", path, body)
-	}
+	need.That(t, path == "/routed/order.placed" && strings.Contains(body, `"seen":true`), "%s got %s; want the route's path, and what the transformation makes", path, body)
 	err = e.sink.Deliver(t.Context(), event(`{}`))[0]
 	if reason, _ := dispatcher.PermanentReason(err); reason != dispatcher.ReasonSchemaValidationFailed {
 		t.Errorf("a payload without id: %v, want what the schema of the registry says", err)

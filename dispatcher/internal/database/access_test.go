@@ -223,9 +223,7 @@ func TestIAM(t *testing.T) {
 		})
 	}
 	several := spec.Database{DSN: "postgres://dispatcher@" + host + ":1," + host + ":2/shop", SSLMode: "Require", IAM: &spec.IAM{Provider: spec.IAMAWS}}
-	if _, err := Connect(t.Context(), several, "orders"); err == nil || !strings.Contains(err.Error(), "a token of AWS is for one host") {
-		t.Errorf("several hosts: %v", err)
-	}
+	need.Fails(t, "a token of AWS is for one host", "several hosts: %v", need.Err(Connect(t.Context(), several, "orders")))
 }
 
 // Without an identity the reason and the remedy are reported, and no more of what the SDK has tried than its beginning.
@@ -239,9 +237,7 @@ func TestIAMWithoutIdentity(t *testing.T) {
 	t.Setenv("IDENTITY_HEADER", secret)
 	for _, provider := range []string{spec.IAMAWS, spec.IAMGoogle, spec.IAMAzure} {
 		_, err := Connect(t.Context(), spec.Database{DSN: "postgres://dispatcher@127.0.0.1:1/shop", SSLMode: "Require", IAM: &spec.IAM{Provider: provider, Region: "eu-central-1"}}, "orders")
-		if err == nil {
-			t.Fatalf("%s: connected", provider)
-		}
+		need.Must(t, err != nil, "%s: connected", provider)
 		reason, message := Classify(err)
 		if reason != AuthenticationFailed || !strings.Contains(message, "there is no token for the identity of this process: ") || strings.Contains(message, secret) || len(message) > 500 {
 			t.Errorf("%s: %s, %s", provider, reason, message)

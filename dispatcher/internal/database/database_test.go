@@ -153,18 +153,12 @@ func TestFailuresHaveAWordAndARemedy(t *testing.T) {
 			}
 		}
 		reason, message := Classify(err)
-		if reason != c.reason {
-			t.Errorf("%s: reason %s, want %s (%s)", name, reason, c.reason, message)
-		}
+		need.That(t, reason == c.reason, "%s: reason %s, want %s (%s)", name, reason, c.reason, message)
 		for _, want := range c.want {
-			if !strings.Contains(message, want) {
-				t.Errorf("%s: message %q\nwant %q", name, message, want)
-			}
+			need.That(t, strings.Contains(message, want), "%s: message %q\nwant %q", name, message, want)
 		}
 		for _, text := range []string{message, err.Error()} {
-			if strings.Contains(text, "hunter2") {
-				t.Errorf("%s: shows the password: %s", name, text)
-			}
+			need.That(t, !strings.Contains(text, "hunter2"), "%s: shows the password: %s", name, text)
 		}
 	}
 
@@ -182,9 +176,7 @@ func TestFailuresHaveAWordAndARemedy(t *testing.T) {
 		}
 		var encrypted bool
 		check(t, conn.QueryRow(t.Context(), "select ssl from pg_stat_ssl where pid = pg_backend_pid()").Scan(&encrypted))
-		if !encrypted {
-			t.Errorf("%s: the connection is not encrypted", mode)
-		}
+		need.That(t, encrypted, "%s: the connection is not encrypted", mode)
 		conn.Close(t.Context())
 	}
 }
@@ -221,9 +213,7 @@ func TestPoolReadsFilesAtEachConnection(t *testing.T) {
 	defer pool.Close()
 	var user, application string
 	check(t, pool.QueryRow(ctx, "select current_user, current_setting('application_name')").Scan(&user, &application))
-	if user != role || application != "outbox-dispatcher/orders" {
-		t.Errorf("connected as %s, application %s", user, application)
-	}
+	need.That(t, user == role && application == "outbox-dispatcher/orders", "connected as %s, application %s", user, application)
 	if login, err := Login(d); login != role || err != nil {
 		t.Errorf("login %q, %v, want %q", login, err, role)
 	}
@@ -257,9 +247,7 @@ func TestOfSeveralHostsThePrimaryIsUsed(t *testing.T) {
 		c, err := connConfig(d, "orders")
 		check(t, err)
 		last := c.Fallbacks[len(c.Fallbacks)-1]
-		if c.Host != "a" || c.Port != 1 || last.Host != "b" || last.Port != 2 {
-			t.Errorf("%s: %s:%d to %s:%d", name, c.Host, c.Port, last.Host, last.Port)
-		}
+		need.That(t, c.Host == "a" && c.Port == 1 && last.Host == "b" && last.Port == 2, "%s: %s:%d to %s:%d", name, c.Host, c.Port, last.Host, last.Port)
 		if strings.Contains(d.DSN, "options") && c.RuntimeParams["options"] != "-c x.y=1" || d.SSLMode != "" && c.TLSConfig == nil {
 			t.Errorf("%s: options %q, TLS %t", name, c.RuntimeParams["options"], c.TLSConfig != nil)
 		}
@@ -467,9 +455,7 @@ func TestTransactionsAreReadCommitted(t *testing.T) {
 			}))
 			wantLevel(t, pool, "read committed")
 			detail, err := Isolation(t.Context(), pool)
-			if err != nil || !strings.Contains(detail, "serializable") || !strings.Contains(detail, role) {
-				t.Errorf("reported %q, %v", detail, err)
-			}
+			need.That(t, err == nil && strings.Contains(detail, "serializable") && strings.Contains(detail, role), "reported %q, %v", detail, err)
 		})
 	}
 	conn, err := Connect(t.Context(), spec.Database{DSN: change(t, dsn, func(u *url.URL) { u.User = url.UserPassword(role, "test") })}, "orders")
@@ -493,9 +479,7 @@ func TestIsolationBehindPgBouncer(t *testing.T) {
 	pool := newPool(t, bouncer.DSN("strict"))
 	wantLevel(t, pool, "repeatable read")
 	_, err := Isolation(t.Context(), pool)
-	if err == nil || !strings.Contains(err.Error(), "repeatable read") {
-		t.Fatalf("reported %v", err)
-	}
+	need.Must(t, err != nil && strings.Contains(err.Error(), "repeatable read"), "reported %v", err)
 	_, remedy, _ := strings.Cut(err.Error(), "run: ")
 	_, err = admin.Exec(t.Context(), remedy)
 	check(t, err)

@@ -227,9 +227,7 @@ func TestLoadReplay(t *testing.T) {
 	dir := t.TempDir()
 	file := write(t, dir, "replay.yaml", replayed+"---\n"+strings.Replace(main, "  retention:", "  replayLogin: {secretRef: {name: replay}}\n  retention:", 1))
 	c, r, err := LoadReplay(file, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	need.OK(t, err)
 	if want := filepath.Join(dir, "secrets/replay/dsn"); c.Name != "shop/chg-812-replay" || c.Namespace != "orders" || c.Database.DSNFile != want || !slices.Equal(c.Topics, []string{"a", "b"}) {
 		t.Errorf("the settings are %+v", c)
 	}

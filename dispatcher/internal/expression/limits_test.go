@@ -27,9 +27,7 @@ func with(t testing.TB, payload string) (*dispatcher.Event, any) {
 func outcome(ctx context.Context, t *testing.T, text, payload string) error {
 	t.Helper()
 	x, err := expression.JSON(text)
-	if err != nil {
-		t.Fatalf("%.80s: %v", text, err)
-	}
+	need.Must(t, err == nil, "%.80s: %v", text, err)
 	e, decoded := with(t, payload)
 	ended := make(chan error, 1)
 	go func() {
@@ -196,9 +194,7 @@ func TestEveryNumberInEveryOperator(t *testing.T) {
 						continue // the difference of infinities is not a number
 					}
 					x, err := expression.Bool(text)
-					if err != nil {
-						t.Fatalf("%s: %v", text, err)
-					}
+					need.Must(t, err == nil, "%s: %v", text, err)
 					need.Want(t, nil, "%s of %s: %v", need.Err(x.Bool(t.Context(), event(), payload)), text, n)
 				}
 			}

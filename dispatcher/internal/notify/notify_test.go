@@ -155,9 +155,7 @@ func TestNotificationsAreSentWhenTheAddressRecovers(t *testing.T) {
 		need.That(t, id == "" || id == m.id, "dead letter %d has the ids %s and %s", m.ID, id, m.id)
 		ids[m.ID] = m.id
 		attempts[m.id]++
-		if m.attempt != fmt.Sprint(attempts[m.id]) {
-			t.Errorf("attempt %s of %s came as number %d", m.attempt, m.id, attempts[m.id])
-		}
+		need.That(t, m.attempt == fmt.Sprint(attempts[m.id]), "attempt %s of %s came as number %d", m.attempt, m.id, attempts[m.id])
 	}
 	if len(ids) != 150 || len(attempts) != 150 || attempts[first[0].id] != 2 {
 		t.Errorf("%d dead letters have %d ids, and the first one %d attempts; want 150, 150 and 2", len(ids), len(attempts), attempts[first[0].id])

@@ -57,9 +57,7 @@ func provider(t *testing.T, log *bytes.Buffer) (*trace.TracerProvider, error) {
 func deliver(t *testing.T, log *bytes.Buffer) {
 	t.Helper()
 	spans, err := provider(t, log)
-	if err != nil || spans == nil {
-		t.Fatalf("no provider: %v", err)
-	}
+	need.Must(t, err == nil && spans != nil, "no provider: %v", err)
 	handlers := dispatcher.Handlers{"orders": func(context.Context, *dispatcher.Event) error { return nil }}
 	errs := tracing.Sink(handlers, spans, "kafka").Deliver(t.Context(), []*dispatcher.Event{{
 		ID: uuid.New(), Topic: "orders", Attempt: 1, Payload: []byte(`"` + secret + `"`),
@@ -94,9 +92,7 @@ func TestSpansReachTheCollector(t *testing.T) {
 			t.Setenv("OTEL_SERVICE_NAME", "shop-outbox")
 			t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
 			deliver(t, log)
-			if len(r.spans) != 1 {
-				t.Fatalf("%d spans arrived, want 1; the log: %s", len(r.spans), log)
-			}
+			need.Must(t, len(r.spans) == 1, "%d spans arrived, want 1; the log: %s", len(r.spans), log)
 			span := <-r.spans
 			if span.name != "publish orders" || span.traceID != "4bf92f3577b34da6a3ce929d0e0e4736" || span.parentID != "00f067aa0ba902b7" ||
 				span.token != "Bearer "+secret || span.attributes["messaging.system"] != "kafka" {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // seeds is how many runs each simulation has. The figures that the pages state come from -seeds 1000.
@@ -232,9 +234,7 @@ func TestPacerGoesBackWhenRefused(t *testing.T) {
 	for range 10 {
 		p.Ended(epoch, 10*time.Millisecond, 0, true, epoch.Add(10*time.Millisecond))
 	}
-	if p.limit != 20 {
-		t.Errorf("the limit is %d, want 20", p.limit)
-	}
+	need.That(t, p.limit == 20, "the limit is %d, want 20", p.limit)
 }
 
 // An hour with less load than the limit allows raises nothing.
@@ -245,9 +245,7 @@ func TestPacerKeepsItsLimitWithLittleLoad(t *testing.T) {
 	p := w.pod(256)
 	p.want = constant(FirstLimit * 3 / 4)
 	w.run(time.Hour)
-	if p.pacer.limit != FirstLimit {
-		t.Errorf("the limit is %d, want %d: %v", p.pacer.limit, FirstLimit, p.reasons)
-	}
+	need.That(t, p.pacer.limit == FirstLimit, "the limit is %d, want %d: %v", p.pacer.limit, FirstLimit, p.reasons)
 }
 
 // Five seconds after an outage half of the rate is delivered.

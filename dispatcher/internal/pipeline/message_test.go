@@ -83,9 +83,7 @@ func TestHeaderCannotBeComputed(t *testing.T) {
 	inner := &sinktest.Recording{}
 	bad, good := placed(`{"total": `+"1"+`, "card": "`+secret+`"}`), placed(`{"total": "12"}`)
 	errs := p.Wrap(inner).Deliver(t.Context(), []*dispatcher.Event{bad, good})
-	if errs[1] != nil || len(inner.Events()) != 1 || inner.Events()[0].ID != good.ID {
-		t.Errorf("the other event: %v", errs[1])
-	}
+	need.That(t, errs[1] == nil && len(inner.Events()) == 1 && inner.Events()[0].ID == good.ID, "the other event: %v", errs[1])
 	want := "event " + bad.ID.String() + `: message.headers["a_total"] cannot be computed: line 1, column 19: a value is of a type that is not expected there; correct the expression (payload.total.size()), or what is enqueued`
 	if err := errs[0]; !dispatcher.IsDestinationFault(err) || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), secret) {
 		t.Errorf("%v\nwant %s", err, want)
@@ -241,9 +239,7 @@ func TestOutboxDeliversWhatIsValidAndRouted(t *testing.T) {
 		noObject:  {"pending::0", "message.transform[0].payload cannot be computed"},
 	} {
 		row := rows[id]
-		if row.state != want[0] {
-			t.Errorf("%s is %s, want %s: %s", id, row.state, want[0], row.says)
-		}
+		need.That(t, row.state == want[0], "%s is %s, want %s: %s", id, row.state, want[0], row.says)
 		for _, part := range want[1:] {
 			need.That(t, strings.Contains(row.says, part), "%s says %s\nwithout %s", id, row.says, part)
 		}
@@ -428,9 +424,7 @@ func TestSlowRuleEndsWithItsDelivery(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	payload := `[1` + strings.Repeat(",1", 400_000) + `]`
 	errs := p.Wrap(&sinktest.Recording{}).Deliver(&lateContext{ctx, cancel, 2}, []*dispatcher.Event{event("", payload)})
-	if !errors.Is(errs[0], context.Canceled) || dispatcher.IsDestinationFault(errs[0]) || !strings.Contains(errs[0].Error(), "before anything was sent") {
-		t.Errorf("error %v", errs[0])
-	}
+	need.That(t, errors.Is(errs[0], context.Canceled) && !dispatcher.IsDestinationFault(errs[0]) && strings.Contains(errs[0].Error(), "before anything was sent"), "error %v", errs[0])
 }
 
 // Of large payloads, as many are decoded at once as there are CPUs, and small ones wait for none of them.

@@ -147,13 +147,9 @@ func TestInvalidEventIsDeadAndTheRestIsDelivered(t *testing.T) {
 		}
 	}
 	arrived := inner.Events()
-	if len(arrived) != 2 || arrived[0].ID != batch[0].ID || arrived[1].ID != batch[5].ID {
-		t.Fatalf("%d events arrived: %v", len(arrived), arrived)
-	}
+	need.Must(t, len(arrived) == 2 && arrived[0].ID == batch[0].ID && arrived[1].ID == batch[5].ID, "%d events arrived: %v", len(arrived), arrived)
 	need.Want(t, `{"by":"orders","members":1,"total":5}`, "it arrived as %s", string(arrived[0].Payload))
-	if arrived[0].EventType != "Placed" || arrived[0].Headers["region"] != "eu" || arrived[0].Attempt != 1 {
-		t.Errorf("it arrived without its attributes: %+v", arrived[0])
-	}
+	need.That(t, arrived[0].EventType == "Placed" && arrived[0].Headers["region"] == "eu" && arrived[0].Attempt == 1, "it arrived without its attributes: %+v", arrived[0])
 	need.That(t, string(batch[0].Payload) == string(original.Payload) && arrived[0] != batch[0], "the engine's own event was changed")
 	behind := []*dispatcher.Event{event("Placed", `{"total": -1}`), event("", `{}`), event("", `{}`)}
 	behind[0].PartitionKey, behind[2].PartitionKey, behind[2].Behind = "key", "key", true

@@ -135,9 +135,7 @@ func TestViolationsHaveNoTextOfThePayload(t *testing.T) {
 		text, err := json.Marshal(randomSchema(r, 4))
 		need.OK(t, err)
 		s, err := compileSchema(text, nil)
-		if err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
+		need.Must(t, err == nil, "%s: %v", text, err)
 		payload, err := json.Marshal(randomValue(r, 4))
 		need.OK(t, err)
 		found := violations(t, s, string(payload))
@@ -346,13 +344,9 @@ func TestRegistrySchemaIsBounded(t *testing.T) {
 		Validation:     []spec.Validation{{Schema: &spec.PayloadSchema{Registry: &spec.RegistrySchema{Subject: "a"}}}},
 	}}}, Options{Registry: func(context.Context, string, int) (Schema, error) { return schema, nil }})
 	need.OK(t, err)
-	if _, err := p.checks[0].schema.get(t.Context()); err == nil || !strings.Contains(err.Error(), "states with it") {
-		t.Errorf("error %v, want that it takes too much", err)
-	}
+	need.Fails(t, "states with it", "error %v, want that it takes too much", need.Err(p.checks[0].schema.get(t.Context())))
 	schema = Schema{ID: 2, Type: "JSON", Text: `{"pattern": "a{100}"}`, References: []Reference{{"b", fmt.Sprintf(`{"title": %q}`, strings.Repeat("a", MaxSchemas))}}}
-	if _, err := p.checks[0].schema.get(t.Context()); err == nil || !strings.Contains(err.Error(), "bytes with it") {
-		t.Errorf("error %v, want that it is too large with its reference", err)
-	}
+	need.Fails(t, "bytes with it", "error %v, want that it is too large with its reference", need.Err(p.checks[0].schema.get(t.Context())))
 	schema = Schema{ID: 3, Type: "JSON", Text: `{"pattern": "a{100}"}`}
 	need.Want(t, nil, "%v", need.Err(p.checks[0].schema.get(t.Context())))
 }

@@ -122,9 +122,7 @@ func TestMissingSchemaIsNotFound(t *testing.T) {
 	c.pause = 0
 	check := func(what string, err error) {
 		t.Helper()
-		if !errors.Is(err, ErrNotFound) || dispatcher.IsUnavailable(err) || !strings.Contains(err.Error(), "; register it there, or correct the name") {
-			t.Errorf("%s: %v", what, err)
-		}
+		need.That(t, errors.Is(err, ErrNotFound) && !dispatcher.IsUnavailable(err) && strings.Contains(err.Error(), "; register it there, or correct the name"), "%s: %v", what, err)
 	}
 	_, err := c.Schema(t.Context(), "orders", 0)
 	check("a subject", err)
@@ -165,9 +163,7 @@ func TestFixedVersionsFetchedOnceAndLatestAfterRefresh(t *testing.T) {
 	f := newFake(t)
 	id := register(t, f, "orders", sr.Schema{Schema: text, Type: sr.TypeJSON})
 	c := open(t, spec.SchemaRegistry{URL: f.URL()})
-	if c.refresh != 5*time.Minute || c.pause != 2*time.Second {
-		t.Errorf("refresh %s, pause %s", c.refresh, c.pause)
-	}
+	need.That(t, c.refresh == 5*time.Minute && c.pause == 2*time.Second, "refresh %s, pause %s", c.refresh, c.pause)
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
@@ -232,15 +228,11 @@ func TestNewerFetchesOnceForAllThatWait(t *testing.T) {
 		}
 	}
 	n, most := f.requests.Load(), int32(time.Since(began)/spacing)+3
-	if n > most {
-		t.Errorf("%d requests, want %d at most: one every %v", n, most, spacing)
-	}
+	need.That(t, n <= most, "%d requests, want %d at most: one every %v", n, most, spacing)
 	f.broken(status(http.StatusServiceUnavailable))
 	for range 10 {
 		got, unsure, err := c.Newer(t.Context(), "orders", time.Now())
-		if got.ID != newest || err != nil {
-			t.Errorf("got id %d, %v while the registry is unreachable; want the known %d", got.ID, err, newest)
-		}
+		need.That(t, got.ID == newest && err == nil, "got id %d, %v while the registry is unreachable; want the known %d", got.ID, err, newest)
 		checkUnavailable(t, "not for sure", unsure, reason.Refusing, "status 503 Service Unavailable; check message.schemaRegistry.url")
 	}
 	if after := f.requests.Load(); after != n+1 {

@@ -123,9 +123,7 @@ func TestEachEventOfABatchHasItsSpan(t *testing.T) {
 		t.Fatal(errs)
 	}
 	spans := recorder.Ended()
-	if len(spans) != 3 {
-		t.Fatalf("%d spans, want 3", len(spans))
-	}
+	need.Must(t, len(spans) == 3, "%d spans, want 3", len(spans))
 	for i, span := range spans {
 		if got := d.got[i].Headers["traceparent"]; got != traceparent(span) || d.got[i].Headers["tracestate"] != "" {
 			t.Errorf("event %d carries %v", i, d.got[i].Headers)

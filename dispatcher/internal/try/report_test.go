@@ -13,6 +13,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/draft"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func sent(to, body string) made {
@@ -45,9 +46,7 @@ func TestCompareNamesEachDifference(t *testing.T) {
 	} {
 		got := compare(c.now, c.before)
 		key := (&side{}).keys(&dispatcher.Event{Topic: "t"}, got, c.now, c.before)[0]
-		if got != c.want || key.parts != c.parts || key.to != c.to || key.topic != "t" {
-			t.Errorf("%s: %s, %+v; want %s, parts %q, to %q", name, got, key, c.want, c.parts, c.to)
-		}
+		need.That(t, got == c.want && key.parts == c.parts && key.to == c.to && key.topic == "t", "%s: %s, %+v; want %s, parts %q, to %q", name, got, key, c.want, c.parts, c.to)
 	}
 }
 
@@ -68,9 +67,7 @@ func TestRowStandsWithoutAnotherConfiguration(t *testing.T) {
 		"dead of the destination":         {"dead", dispatcher.ReasonPermanentFailure, sent("x", "1"), Same},
 		"dead of it, and would be anyhow": {"dead", dispatcher.ReasonMaxRetriesExceeded, made{outcome: Dead}, Same},
 	} {
-		if got := compare(c.now, stands(pgstore.PastRow{Status: c.status, Reason: c.reason}, c.now)); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
+		need.Want(t, c.want, "%s: %s, want %s", compare(c.now, stands(pgstore.PastRow{Status: c.status, Reason: c.reason}, c.now)), name)
 	}
 }
 

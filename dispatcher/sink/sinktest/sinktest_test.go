@@ -18,6 +18,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/reason"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 // The purpose-made sinks together are a sink that Exercise accepts, and each small break of it is
@@ -67,12 +68,8 @@ func TestExerciseNotices(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestExerciseBroken$")
 			cmd.Env = append(os.Environ(), "SINKTEST_BROKEN="+broken)
 			out, err := cmd.CombinedOutput()
-			if err == nil {
-				t.Fatalf("Exercise accepts a sink that %s", broken)
-			}
-			if !strings.Contains(string(out), "--- FAIL: "+complaint) {
-				t.Errorf("want a failure of %s, got:\n%s", complaint, out)
-			}
+			need.Must(t, err != nil, "Exercise accepts a sink that %s", broken)
+			need.That(t, strings.Contains(string(out), "--- FAIL: "+complaint), "want a failure of %s, got:\n%s", complaint, out)
 		})
 	}
 }

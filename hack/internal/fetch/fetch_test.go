@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/hack/internal/fetch"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func TestFilesAreFetchedOnceAndVerified(t *testing.T) {
@@ -33,16 +34,12 @@ func TestFilesAreFetchedOnceAndVerified(t *testing.T) {
 	sums := fmt.Sprintf("%x  org/one.jar\n", sha256.Sum256([]byte("program")))
 	for range 2 {
 		files, err := fetch.Files(t.Context(), sums)
-		if err != nil || len(files) != 1 {
-			t.Fatalf("Files returned %v, %v; want one file", files, err)
-		}
+		need.Must(t, err == nil && len(files) == 1, "Files returned %v, %v; want one file", files, err)
 		if text, err := os.ReadFile(files[0]); string(text) != "program" {
 			t.Errorf("the file holds %q, %v; want the program", text, err)
 		}
 	}
-	if requests != 1 {
-		t.Errorf("%d requests, want 1: the second use finds the file", requests)
-	}
+	need.That(t, requests == 1, "%d requests, want 1: the second use finds the file", requests)
 
 	for sums, want := range map[string]string{
 		fmt.Sprintf("%x  org/one.jar\n", sha256.Sum256([]byte("another"))): "has the checksum",

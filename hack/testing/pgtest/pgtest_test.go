@@ -26,9 +26,7 @@ func TestMigratedDatabaseIsOfOneTest(t *testing.T) {
 			if err == nil {
 				err = pool.QueryRow(t.Context(), `select count(*) from outbox.outbox_events`).Scan(&events)
 			}
-			if err != nil || events != 1 {
-				t.Errorf("%d events, %v, want the test's own alone", events, err)
-			}
+			need.That(t, err == nil && events == 1, "%d events, %v, want the test's own alone", events, err)
 		})
 	}
 }
@@ -55,9 +53,7 @@ func TestProcessesShareAServer(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestMigratedDatabaseIsOfOneTest|TestEmptyDatabaseHasNoOutbox)$", "-test.v")
 			cmd.Env = append(os.Environ(), pgtest.DSNVariable+"="+dsn)
 			out, err := cmd.CombinedOutput()
-			if err != nil || strings.Contains(string(out), "no tests to run") {
-				t.Errorf("%v: %s", err, out)
-			}
+			need.That(t, err == nil && !strings.Contains(string(out), "no tests to run"), "%v: %s", err, out)
 			return nil
 		})
 	}

@@ -120,9 +120,7 @@ func TestHeadersBecomeAttributeNames(t *testing.T) {
 			for name, value := range test.want {
 				want[name] = value
 			}
-			if !maps.Equal(got, want) {
-				t.Errorf("got %v, want %v", got, want)
-			}
+			need.That(t, maps.Equal(got, want), "got %v, want %v", got, want)
 		})
 	}
 }
@@ -146,13 +144,9 @@ func TestAlwaysValid(t *testing.T) {
 			t.Errorf("%q: %v", s, err)
 			continue
 		}
-		if len(back.Extensions()) != len(ce.Extensions()) || back.Source() != ce.Source() || string(back.Data()) != string(e.Payload) {
-			t.Errorf("%q: read back as %v, want %v", s, back, ce)
-		}
+		need.That(t, len(back.Extensions()) == len(ce.Extensions()) && back.Source() == ce.Source() && string(back.Data()) == string(e.Payload), "%q: read back as %v, want %v", s, back, ce)
 		for name := range ce.Extensions() {
-			if !event.IsExtensionNameValid(name) || name != strings.ToLower(name) {
-				t.Errorf("%q makes the attribute name %q", s, name)
-			}
+			need.That(t, event.IsExtensionNameValid(name) && name == strings.ToLower(name), "%q makes the attribute name %q", s, name)
 		}
 	}
 }
@@ -163,9 +157,7 @@ func TestTakenIsComplete(t *testing.T) {
 	e.DedupeKey, e.AggregateType, e.AggregateID, e.AggregateSequence = "d", "t", "i", 1
 	e.TenantID = uuid.NullUUID{UUID: e.ID, Valid: true}
 	for name := range New(e).Extensions() {
-		if !taken[name] {
-			t.Errorf("%s is missing from taken", name)
-		}
+		need.That(t, taken[name], "%s is missing from taken", name)
 	}
 	need.Want(t, len(New(e).Extensions())+9, "taken has %d names; nine of CloudEvents and those of the dispatcher are %d", len(slices.Collect(maps.Keys(taken))))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/dispatcher"
 	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/cloudevent"
+	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
 func other(t *testing.T, kind string, e *dispatcher.Event) map[string]string {
@@ -90,9 +91,7 @@ func TestHeaderTextIsPrintable(t *testing.T) {
 	for value, want := range map[string]string{
 		"Bearer a b%": "Bearer a b%", "": "", " a": "%20a", "Zoë 5%": "Zo%C3%AB%205%25", "a\r\nX: b": "a%0D%0AX:%20b",
 	} {
-		if got := cloudevent.HeaderText(value); got != want {
-			t.Errorf("%q: %q, want %q", value, got, want)
-		}
+		need.Want(t, want, "%q: %q, want %q", cloudevent.HeaderText(value), value)
 	}
 }
 
@@ -108,8 +107,6 @@ func TestTraceHeadersAreCheckedBeforeTheyAreSent(t *testing.T) {
 	} {
 		got := map[string]string{}
 		cloudevent.Trace(&dispatcher.Event{Headers: test.headers}, func(name, value string) { got[name] = value })
-		if !maps.Equal(got, test.want) {
-			t.Errorf("%v: got %v, want %v", test.headers, got, test.want)
-		}
+		need.That(t, maps.Equal(got, test.want), "%v: got %v, want %v", test.headers, got, test.want)
 	}
 }

@@ -73,9 +73,7 @@ func TestSilentDestinationGetsNoMoreOfABatch(t *testing.T) {
 			for i, err := range s.Deliver(t.Context(), events) {
 				switch {
 				case i >= 200:
-					if err != nil {
-						t.Errorf("%s: another destination: %v", name, err)
-					}
+					need.That(t, err == nil, "%s: another destination: %v", name, err)
 				case dispatcher.IsUnavailable(err):
 					held++
 					sinktest.Outcome(t, name, err, sinktest.Unavailable, reason.ConnectionFailed, "gave no response to others of the batch, so this was not sent; ")
@@ -176,9 +174,7 @@ func TestRouteReplacesTheConfiguredName(t *testing.T) {
 			if n := arrived(); errs[0] != nil || n != 1 {
 				t.Errorf("%d events are where the route leads: %v", n, errs[0])
 			}
-			if errs[1] == nil || !strings.Contains(errs[1].Error(), "has no destination") {
-				t.Errorf("a route that is not a name: %v", errs[1])
-			}
+			need.That(t, errs[1] != nil && strings.Contains(errs[1].Error(), "has no destination"), "a route that is not a name: %v", errs[1])
 		})
 	}
 }
@@ -243,9 +239,7 @@ func TestServiceBusRefusalsKeepTheConnection(t *testing.T) {
 		if err := sinktest.Send(t, s); (err == nil) != want.again {
 			t.Errorf("%s: the next event: %v", queue, err)
 		}
-		if service.client != client {
-			t.Errorf("%s: the connection was given up", queue)
-		}
+		need.That(t, service.client == client, "%s: the connection was given up", queue)
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}

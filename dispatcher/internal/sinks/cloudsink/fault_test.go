@@ -76,9 +76,7 @@ func TestCloudSinksReportServiceFaults(t *testing.T) {
 				t.Errorf("slow: the event spends an attempt, and the error does not say so: %v", err)
 			}
 			var slow interface{ Timeout() bool }
-			if !errors.As(err, &slow) || !slow.Timeout() {
-				t.Errorf("metrics count timeouts, and this is none: %v", err)
-			}
+			need.That(t, errors.As(err, &slow) && slow.Timeout(), "metrics count timeouts, and this is none: %v", err)
 			sinktest.Outcome(t, "slow, Probe", p.sink.Probe(t.Context()), sinktest.Unavailable, reason.ConnectionFailed, "within 300ms")
 			p.close()
 		})
@@ -230,9 +228,7 @@ func TestPubSubResponsesNameTheRemedy(t *testing.T) {
 		p, server := newPubSub(t, spec.Binary, pstest.WithErrorInjection("Publish", code, sinktest.PayloadSecret))
 		for _, err := range p.sink.Deliver(t.Context(), sinktest.NewEvents(2)) {
 			sinktest.Outcome(t, code.String(), err, want.is, want.word, want.text)
-			if strings.Contains(err.Error(), "counts as an attempt") {
-				t.Errorf("%s: its attempt is given back, or nothing was taken: %v", code, err)
-			}
+			need.That(t, !strings.Contains(err.Error(), "counts as an attempt"), "%s: its attempt is given back, or nothing was taken: %v", code, err)
 		}
 		need.Want(t, 0, "%s: %d messages were taken", len(server.Messages()), code)
 	}

@@ -374,9 +374,7 @@ func TestRealRegistryServesTheSchemas(t *testing.T) {
 		_, version := c.Schema(ctx, "json", 9)
 		_, id := c.SchemaByID(ctx, 987654)
 		for what, err := range map[string]error{"a subject": subject, "a version": version, "an id": id} {
-			if !errors.Is(err, registry.ErrNotFound) {
-				t.Errorf("%s that is not there: %v", what, err)
-			}
+			need.That(t, errors.Is(err, registry.ErrNotFound), "%s that is not there: %v", what, err)
 		}
 	})
 
@@ -385,9 +383,7 @@ func TestRealRegistryServesTheSchemas(t *testing.T) {
 		e, err := New(encoding, cfg)
 		need.OK(t, err)
 		value, err := e.Encode(ctx, time.Now(), subject, []byte(payload))
-		if err != nil || len(value) < 5 || value[0] != 0 {
-			t.Fatalf("%x, %v", value, err)
-		}
+		need.Must(t, err == nil && len(value) >= 5 && value[0] == 0, "%x, %v", value, err)
 		return int(binary.BigEndian.Uint32(value[1:])), value[5:]
 	}
 
@@ -396,22 +392,16 @@ func TestRealRegistryServesTheSchemas(t *testing.T) {
 		id, data := encode(t, spec.KafkaAvro, "orders-value", `{"id": 42, "note": "größe", "mixed": 2.5, "at": "2026-01-02T03:04:05.678Z",
 			"price": "-12.34", "raw": "a\u00ff", "kind": "OLD", "lines": [{"sku": "x"}, {"sku": "y"}], "tags": {"k": "v"}, "to": {"zip": "10115"}}`)
 		read, err := admin.SchemaByID(ctx, id)
-		if err != nil || id != made.ID {
-			t.Fatalf("id %d, want %d: %v", id, made.ID, err)
-		}
+		need.Must(t, err == nil && id == made.ID, "id %d, want %d: %v", id, made.ID, err)
 		reader, err := goavro.NewCodecForStandardJSONFull(read.Schema)
 		need.OK(t, err)
 		native, rest, err := reader.NativeFromBinary(data)
-		if err != nil || len(rest) != 0 {
-			t.Fatalf("%v, %d bytes too many", err, len(rest))
-		}
+		need.Must(t, err == nil && len(rest) == 0, "%v, %d bytes too many", err, len(rest))
 		back, err := reader.TextualFromNative(nil, native)
 		need.OK(t, err)
 		for _, part := range []string{`"id":42`, `"count":7`, `"note":"gr\u00F6\u00DFe"`, `"mixed":2.5`, `"at":1767323045678`, `"raw":"a\u00FF"`, `"kind":"OLD"`,
 			`"lines":[{"sku":"x"},{"sku":"y"}]`, `"tags":{"k":"v"}`, `"to":{"zip":"10115"}`, `"price":"\u00FB."`} {
-			if !strings.Contains(string(back), part) {
-				t.Errorf("read as %s, without %s", back, part)
-			}
+			need.That(t, strings.Contains(string(back), part), "read as %s, without %s", back, part)
 		}
 	})
 

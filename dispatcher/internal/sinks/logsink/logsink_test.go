@@ -51,9 +51,7 @@ func TestLogSinkMeetsTheSinkContract(t *testing.T) {
 func parse(t *testing.T, lines [][]byte) (got []sinktest.Message) {
 	t.Helper()
 	for _, line := range lines {
-		if bytes.Count(line, []byte("\n")) != 1 || line[len(line)-1] != '\n' {
-			t.Errorf("a Write must be one line: %q", line)
-		}
+		need.That(t, bytes.Count(line, []byte("\n")) == 1 && line[len(line)-1] == '\n', "a Write must be one line: %q", line)
 		var ce event.Event
 		if err := json.Unmarshal(line, &ce); err != nil {
 			t.Fatalf("the line is not a CloudEvent: %v\n%s", err, line)
@@ -95,9 +93,7 @@ func TestFailedWriteIsUnavailableIfNothingWasWritten(t *testing.T) {
 	}
 	e.Payload = []byte(`{"4111"`)
 	err := logsink.New(spec.LogSink{Payload: spec.LogPayloadInclude}, io.Discard).Deliver(t.Context(), []*dispatcher.Event{e})[0]
-	if err == nil || strings.Contains(err.Error(), "4111") {
-		t.Errorf("a payload that is not JSON: %v", err)
-	}
+	need.That(t, err != nil && !strings.Contains(err.Error(), "4111"), "a payload that is not JSON: %v", err)
 }
 
 // Sinks of one process share standard output with each other and the log.

@@ -136,9 +136,7 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 	defer conn.Close(t.Context())
 	var all, distinct int
 	need.OK(t, conn.QueryRow(t.Context(), `select count(*), count(distinct id) from arrivals`).Scan(&all, &distinct))
-	if all != events || distinct != events {
-		t.Errorf("%d inserts of %d events, want %d of each", all, distinct, events)
-	}
+	need.That(t, all == events && distinct == events, "%d inserts of %d events, want %d of each", all, distinct, events)
 }
 
 // An event that is there already is delivered, and its row stays as it was.
@@ -161,9 +159,7 @@ func TestSecondDeliveryChangesNothing(t *testing.T) {
 	all := rows(t, dsn)
 	need.Want(t, 10, "%d rows are there, want 10", len(all))
 	for _, m := range all {
-		if m.Attributes["fencingtoken"] != "0000000000000000001" {
-			t.Errorf("a second delivery changed the row: %v", m.Attributes)
-		}
+		need.That(t, m.Attributes["fencingtoken"] == "0000000000000000001", "a second delivery changed the row: %v", m.Attributes)
 	}
 }
 
@@ -179,9 +175,7 @@ func TestTableIsDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../../sink/postgres.md")
 	need.OK(t, err)
 	for line := range strings.Lines(Table) {
-		if !strings.Contains(string(doc), "    "+line) {
-			t.Errorf("postgres.md does not have the line %q of inbox.sql", line)
-		}
+		need.That(t, strings.Contains(string(doc), "    "+line), "postgres.md does not have the line %q of inbox.sql", line)
 	}
 }
 

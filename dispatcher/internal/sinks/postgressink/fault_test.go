@@ -121,9 +121,7 @@ func TestRefusedEventFailsAlone(t *testing.T) {
 			}
 			for i, err := range open(t, settings(dsn)).Deliver(t.Context(), batch) {
 				if i != 37 {
-					if err != nil {
-						t.Errorf("event %d: %v", i, err)
-					}
+					need.That(t, err == nil, "event %d: %v", i, err)
 					continue
 				}
 				sinktest.Want(t, "the event", err, false, reason.Refusing, test.text)

@@ -131,9 +131,7 @@ func TestStreamDefaultsToTheTopic(t *testing.T) {
 	batch := sinktest.NewEvents(2)
 	batch[0].PartitionKey, batch[1].PartitionKey = "elsewhere", "none"
 	errs := routed.Deliver(t.Context(), batch)
-	if errs[0] != nil || len(entries(t, client(t, srv), "elsewhere")) != 1 {
-		t.Errorf("a routed event: %v", errs[0])
-	}
+	need.That(t, errs[0] == nil && len(entries(t, client(t, srv), "elsewhere")) == 1, "a routed event: %v", errs[0])
 	sinktest.Want(t, "a route without a name", errs[1], false, "Refusing", "; set stream, or correct the route")
 }
 
@@ -276,9 +274,7 @@ func TestClusterTakesBatchesWhileSlotsMove(t *testing.T) {
 			unavailable++
 		}
 	}
-	if unavailable == 0 || unavailable == len(batch) {
-		t.Errorf("%d of %d events are unavailable, want those of one node of three", unavailable, len(batch))
-	}
+	need.That(t, unavailable != 0 && unavailable != len(batch), "%d of %d events are unavailable, want those of one node of three", unavailable, len(batch))
 	sinktest.Want(t, "Probe", s.Probe(t.Context()), true, reason.ConnectionFailed, "; check that it runs")
 
 	for _, node := range nodes {

@@ -117,9 +117,7 @@ func TestErrorDoesNotQuoteTheCommand(t *testing.T) {
 	srv := server(t, redis.Options{Settings: map[string]string{"rename-command": `xadd ""`, "appendonly": "no"}})
 	err := sinktest.Send(t, open(t, settings(srv)))
 	sinktest.Want(t, "no XADD", err, false, reason.Refusing, "unknown command")
-	if strings.Contains(err.Error(), "with args") {
-		t.Errorf("the error quotes the command: %v", err)
-	}
+	need.That(t, !strings.Contains(err.Error(), "with args"), "the error quotes the command: %v", err)
 }
 
 // The one event that is too large for the server is dead. Those before and behind it are delivered once,
@@ -169,9 +167,7 @@ func testTooLarge(t *testing.T, srv *redis.Server, s *sink, faults int) {
 		for _, m := range all {
 			seen[m.Values["id"]] = true
 		}
-		if len(all) != 97 || len(seen) != 97 {
-			t.Errorf("%d entries of %d events arrived, want 97", len(all), len(seen))
-		}
+		need.That(t, len(all) == 97 && len(seen) == 97, "%d entries of %d events arrived, want 97", len(all), len(seen))
 		faults = 0
 	}
 }
@@ -270,9 +266,7 @@ func TestLoginFailuresNameTheRemedy(t *testing.T) {
 			s := open(t, test.cfg)
 			delivered, probed := sinktest.Send(t, s), s.Probe(t.Context())
 			if test.word == "" {
-				if delivered != nil || probed != nil {
-					t.Errorf("Deliver: %v, Probe: %v; want no errors", delivered, probed)
-				}
+				need.That(t, delivered == nil && probed == nil, "Deliver: %v, Probe: %v; want no errors", delivered, probed)
 				return
 			}
 			sinktest.Want(t, "Deliver", delivered, test.unavailable, test.word, test.text)
