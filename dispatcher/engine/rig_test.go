@@ -277,9 +277,10 @@ func (w *watcher) Failed(*dispatcher.Event, error, time.Duration, time.Duration)
 func (w *watcher) DeadLettered(d dispatcher.DeadEvent) {
 	w.note(func() { w.deadEvents = append(w.deadEvents, d) })
 }
-func (w *watcher) LeaseLost(n int) { w.note(func() { w.lost += n }) }
-func (w *watcher) Refused(n int)   { w.note(func() { w.refused += n }) }
-func (w *watcher) ClaimRefused()   { w.note(func() { w.claimsRefused++ }) }
+func (w *watcher) LeaseLost(n int)     { w.note(func() { w.lost += n }) }
+func (w *watcher) Refused(n int)       { w.note(func() { w.refused += n }) }
+func (w *watcher) ClaimRefused()       { w.note(func() { w.claimsRefused++ }) }
+func (w *watcher) Expired(string, int) {}
 
 func (w *watcher) losses() int {
 	w.mu.Lock()

@@ -2,7 +2,6 @@ package copysink_test
 
 import (
 	"errors"
-	"io"
 	"testing"
 	"time"
 
@@ -10,9 +9,9 @@ import (
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
 	"github.com/outbox-operator/outbox-operator/dispatcher"
+	"github.com/outbox-operator/outbox-operator/dispatcher/internal/sinks/copysink"
 	"github.com/outbox-operator/outbox-operator/dispatcher/outbox"
 	"github.com/outbox-operator/outbox-operator/dispatcher/pgstore"
-	"github.com/outbox-operator/outbox-operator/dispatcher/sink"
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
@@ -24,11 +23,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // CONTRACT: C-19, C-50, C-73
 func TestDispatcherCopies(t *testing.T) {
 	db := pgtest.Open(t, pgtest.Migrated(t))
-	s, err := sink.New(spec.Config{
-		Dispatcher: spec.Dispatcher{Namespace: "shop", Topics: []string{"orders"}, Sink: spec.Sink{Copy: &spec.CopySink{Topics: []string{"billing"}}}},
-	}, io.Discard)
-	need.OK(t, err)
-	d, err := outbox.New(db.Pool, s, outbox.Config{
+	d, err := outbox.New(db.Pool, to("billing"), outbox.Config{
 		Config: dispatcher.Config{Topics: []string{"orders"}, Ordering: dispatcher.OrderingKey, MaxAttempts: 1, Backoff: dispatcher.ExponentialBackoff(time.Millisecond, time.Millisecond)},
 		Store:  pgstore.Options{Schema: pgtest.Schema, Namespace: "shop", Worker: uuid.New()},
 	})
@@ -51,11 +46,12 @@ func TestDispatcherCopies(t *testing.T) {
 
 // Alone it says where it belongs, and its probe needs a database.
 func TestSinkBelongsToADispatcher(t *testing.T) {
-	s, err := sink.New(spec.Config{Dispatcher: spec.Dispatcher{Topics: []string{"a"}, Sink: spec.Sink{Copy: &spec.CopySink{Topics: []string{"b"}}}}}, io.Discard)
-	need.OK(t, err)
+	s := to("billing")
 	need.Fails(t, "give it to outbox.New", "%v", errors.Join(s.Deliver(t.Context(), []*dispatcher.Event{{}})...))
 	need.Fails(t, "", "%v", s.Probe(t.Context()))
-	if _, err := sink.New(spec.Config{Dispatcher: spec.Dispatcher{Topics: []string{"a"}, Sink: spec.Sink{Copy: &spec.CopySink{Topics: []string{"a"}}}}}, io.Discard); err == nil {
-		t.Error("a topic is copied to itself")
-	}
+}
+
+func to(topic string) *copysink.Sink {
+	return copysink.New(spec.Config{Dispatcher: spec.Dispatcher{Namespace: "shop", Topics: []string{"orders"},
+		Sink: spec.Sink{Copy: &spec.CopySink{Topics: []string{topic}}, Timeout: spec.Duration(10 * time.Second)}}})
 }
