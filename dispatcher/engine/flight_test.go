@@ -199,7 +199,7 @@ func TestClaimsFollowDeliveries(t *testing.T) {
 	want(time.Millisecond, 30, 60)
 }
 
-// Topics are served in turn, a delivery has one topic, and a closed flight takes and gives nothing.
+// Topics are served in turn, of those without a call the newest first; a delivery has one topic, and a closed flight takes and gives nothing.
 func TestFlightServesTopicsInTurn(t *testing.T) {
 	f := testFlight(dispatcher.Config{}, nil)
 	f.intake().add(claimOf("a", 5, 1), time.Now(), 0)
@@ -212,7 +212,7 @@ func TestFlightServesTopicsInTurn(t *testing.T) {
 		}
 		order += " "
 	}
-	need.Want(t, "aa bb aa a ", "the deliveries had %q, want aa bb aa a", order)
+	need.Want(t, "bb aa aa a ", "the deliveries had %q, want bb aa aa a", order)
 	f.intake().add(claimOf("a", 2, 1), time.Now(), 0)
 	need.Want(t, 2, "closing returned %d rows, want the 2 queued ones", len(f.close()))
 	refused, _, _ := f.intake().add(claimOf("a", 3, 1), time.Now(), 0)

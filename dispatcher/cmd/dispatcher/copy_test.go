@@ -7,7 +7,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-// A late subscriber gets the kept events in their order, each once, however often the command is ended, beside itself and beside a dispatcher
+// A late subscriber gets the kept events in their order, each once, however often the command is ended, next to itself and to a dispatcher
 // that copies.
 // CONTRACT: C-19
 func TestLateSubscriberGetsKeptEvents(t *testing.T) {

@@ -28,7 +28,7 @@ func copyCommand() *cobra.Command {
 		Use: "copy -f FILE --from TOPIC --to TOPIC --since DURATION", Short: "Copy the kept events of a topic to another, for a late subscriber", Args: cobra.NoArgs,
 		Long: `Copy the events of a topic that are delivered and still kept to another topic of the namespace, in their order: for a
 destination that is added later. Each is copied once: what is there already is passed over, so the command can run
-again after it was ended, and beside the dispatcher that copies new events. A copy that was delivered, and removed by
+again after it was ended, and while the dispatcher copies new events. A copy that was delivered, and removed by
 its retention since, comes again.`,
 		Example: `  dispatcher copy -f dispatcher.yaml --from orders --to orders.billing --since 72h --rate 500`,
 		RunE: work(func(cmd *cobra.Command) error {
