@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,7 +214,7 @@ type service struct {
 	known    map[string]bool
 	outside  map[uuid.UUID]int64 // the tokens of effects outside of the database
 	last     int64
-	failed   bool
+	failed   atomic.Bool
 	restarts int // requests that are refused since it was restarted
 }
 
@@ -322,7 +323,8 @@ func (s *service) subject(deliver func(context.Context, *service, *consumer.Even
 		Restart: func(context.Context) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.known, s.restarts, s.failed = map[string]bool{}, 3, false
+			s.known, s.restarts = map[string]bool{}, 3
+			s.failed.Store(false)
 			return nil
 		},
 		FailEffect: func(ctx context.Context, fails bool) error {

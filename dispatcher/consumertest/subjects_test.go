@@ -186,11 +186,11 @@ var wrongOnes = map[string]wrongOne{
 		return nil
 	}, check: "failures are reported", rule: "RULE-010-032", says: "lost"},
 	"that never recovers from a failure": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
-		if s.failed {
+		if s.failed.Load() {
 			return errors.New("current transaction is aborted")
 		}
 		err := right(ctx, s, e)
-		s.failed = err != nil && strings.Contains(err.Error(), `"effects" does not exist`)
+		s.failed.Store(err != nil && strings.Contains(err.Error(), `"effects" does not exist`))
 		return err
 	}, check: "failures are made good", rule: "RULE-010-012", set: func(c *consumertest.Consumer) { c.CheckTimeout = 10 * time.Second }},
 	"that dedupes on the fenced key": {deliver: func(ctx context.Context, s *service, e *consumer.Event) error {
