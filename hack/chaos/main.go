@@ -137,15 +137,8 @@ func chaos(ctx context.Context, args []string) error {
 	flags.BoolVar(&o.alerts, "alerts", false, "evaluate the project's alerts in a Prometheus; none may fire")
 	faults := flags.String("faults", "", "the kinds of faults (default: all, and with -alerts those that leave the destination alone)")
 	_ = flags.Parse(args) // it exits
-	if *faults == "" {
-		*faults = join(slices.DeleteFunc(o.kinds, func(k kind) bool { return o.alerts && slices.Contains(ofDestination, k) }))
-	}
-	o.kinds = nil
-	for name := range strings.SplitSeq(*faults, ",") {
-		if !slices.Contains(slices.Concat(foreground, background), kind(name)) {
-			return fmt.Errorf("-faults: %q is none; choose from %s", name, join(defaults().kinds))
-		}
-		o.kinds = append(o.kinds, kind(name))
+	if err := o.choose(*faults); err != nil {
+		return err
 	}
 	binaries, err := os.MkdirTemp("", "outbox-chaos-")
 	if err != nil {
@@ -183,6 +176,21 @@ func chaos(ctx context.Context, args []string) error {
 		return fmt.Errorf("%d of %d runs failed: %s", len(failed), *seeds, strings.Join(failed, "; "))
 	}
 	fmt.Printf("\nAll %d runs passed.\n", *seeds)
+	return nil
+}
+
+// choose takes the kinds of faults that -faults names, or all that the run may have.
+func (o *options) choose(faults string) error {
+	if faults == "" {
+		faults = join(slices.DeleteFunc(o.kinds, func(k kind) bool { return o.alerts && slices.Contains(ofDestination, k) }))
+	}
+	o.kinds = nil
+	for name := range strings.SplitSeq(faults, ",") {
+		if !slices.Contains(slices.Concat(foreground, background), kind(name)) {
+			return fmt.Errorf("-faults: %q is none; choose from %s", name, join(defaults().kinds))
+		}
+		o.kinds = append(o.kinds, kind(name))
+	}
 	return nil
 }
 
