@@ -444,7 +444,7 @@ func beginReads(r rig, journal bool) {
 		rows, pages int64
 	}{
 		{"a dry run", func() error { return second(replays.DryRun(t.Context(), o)) }, 4, 8},
-		{"to begin", func() error { return second(replays.Begin(t.Context(), o)) }, 5, 28}, // one row for the time of each event
+		{"to begin", func() error { return second(replays.Begin(t.Context(), o)) }, 6, 28}, // one row for the time of each event
 		{"to stop", func() error { return second(replays.Stop(t.Context(), o.ID, "enough")) }, 0, 0},
 		{"a discard", func() error { return second(replays.Begin(t.Context(), discard)) }, 4, 40},
 		{"a reopen", func() error { return second(replays.Begin(t.Context(), reopen)) }, 10, 40},
