@@ -232,3 +232,15 @@ func TestOutcomesAreWrittenBeforeTheNextClaim(t *testing.T) {
 		}
 	})
 }
+
+// What expires makes room for the next portion, which is claimed at once.
+// CONTRACT: C-18
+func TestExpiredRowsAreFollowedByTheNextClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := storetest.NewMemory()
+		store.AddLike(dispatcher.Event{Topic: "orders", Expires: time.Now()}, 5000)
+		store.Add("orders", 1)
+		begin(t, store, &sinktest.Func{}, dispatcher.Config{Topics: []string{"orders"}, PollInterval: 10 * time.Second})
+		delivered(t, 10*time.Second, store, "orders", 1)
+	})
+}

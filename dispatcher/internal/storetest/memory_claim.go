@@ -24,9 +24,12 @@ func (m *Memory) Claim(_ context.Context, req dispatcher.ClaimRequest) (out disp
 	out.At = time.Now()
 	var size int64
 	for _, share := range req.Shares {
-		n := 0
+		n, expired := 0, 0
 		for _, r := range m.candidates(&out, req, share) {
 			if r.late(out.At) {
+				if expired++; expired > share.Limit {
+					break // the next claim continues
+				}
 				r.status, r.holder, r.locked = "expired", uuid.Nil, time.Time{}
 				e := r.event
 				out.Expired = append(out.Expired, &e)
