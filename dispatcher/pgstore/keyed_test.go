@@ -258,16 +258,18 @@ func describe(events []*dispatcher.Event) (out []string) {
 func TestUnfinishedSearchIsContinued(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, pgtest.Migrated(t))
-	o.fillKeys(150, 1, "orders")
+	o.fillKeys(350, 350, "orders")
+	pgtest.Exec(o, `update outbox.outbox_events set aggregate_id = 'key 1' where seq <= 200`)
+	pgtest.Exec(o, `update outbox.outbox_events set key_hash = outbox.outbox_key_hash(namespace, topic, partition_key, aggregate_id)`)
+	held := claimInOrder(o, o.Store("shop", uuid.New()), 1, 1)
+	need.That(t, held.Leased() == 1 && held.Events[0].Seq == 1, "another worker holds %s, want the row for which 199 wait", describe(held.Events))
 	store := o.Store("shop", uuid.New())
 	pgstore.GiveUpSearches(store)
 	got, gaveUp := 0, 0
-	for {
+	for got < 150 && gaveUp < 1000 {
 		claimed := claimInOrder(o, store, 10, 4)
 		if claimed.Leased() == 0 {
-			if !claimed.Unfinished {
-				break
-			}
+			need.That(t, claimed.Unfinished, "a claim found none of %d rows, and does not say that it gave up", 150-got)
 			gaveUp++
 			continue
 		}
