@@ -71,11 +71,10 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("eve-", i), Namespace: "eve"}, Reason: "FailedMount", Message: strings.Repeat("x", 1000), LastTimestamp: metav1.Now(),
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "eve", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint(i))}}
 	})
-	edit, during := w.edit(0), w.operator.memory()
+	edit, during, slowest := w.edit(0), w.operator.memory(), stops()
 	w.operator.stop()
 	w.operator = startOperator(t, w.cfg, w.serves...)
-	again := w.edit(1)
-	slowest, memory := stops(), w.operator.memory()
+	again, memory := w.edit(1), w.operator.memory()
 	t.Logf("manager %.0f MiB before, %.0f MiB with the hostile objects and an edit after %.1f s, %.0f MiB from its start and an edit after %.1f s; the slowest stop of %s took %.1f s",
 		control, during, edit.Seconds(), memory, again.Seconds(), w.namespace, slowest.Seconds())
 	if max(during, memory) > maxMemory {
