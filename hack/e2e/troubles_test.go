@@ -13,8 +13,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
-
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/promtool"
 )
 
 // Each trouble gives a condition with a reason and a remedy, no crash loop and no lost row. The dispatcher recovers by
@@ -352,3 +352,51 @@ func (w *world) standstill() time.Duration {
 	}
 	return since.Sub(begin)
 }
+
+// With the rules as they are shipped and their own times, an outage of the destination fires the page within three minutes, then its
+// cause, and nothing else. Five minutes after it nothing fires. Prometheus scrapes the pod and the operator.
+//
+// CONTRACT: C-98
+var _ = It("fires the page and its cause in an outage, and nothing else", Label("outage"), func() {
+	w := newWorld("outage")
+	w.apply(w.manifests.Dispatcher() + "  objective: {freshness: 1m}\n")
+	w.must(w.dispatcher.WaitReady(w.ctx, need.Wait))
+	prometheus, err := promtool.Start(w.ctx, w.TempDir(), "../..", 0)
+	need.Server(w, err, promtool.ErrMissing)
+	w.Cleanup(prometheus.Stop)
+	w.kubectl("create", "clusterrolebinding", "e2e-outage", "--clusterrole=outbox-operator-metrics-reader", "--serviceaccount="+w.manifests.Namespace+":default")
+	DeferCleanup(func() { w.kubectl("delete", "clusterrolebinding", "e2e-outage") })
+	token := strings.TrimSpace(w.kubectl("create", "token", "default", "--duration=1h"))
+	pod := w.kubectl("get", "pods", "-l", "outbox.dev/component=dispatcher", "-o", "jsonpath={.items[0].status.podIP}")
+	operator, err := cluster.Run(w.ctx, "-n", "outbox-system", "get", "service", "outbox-operator-metrics", "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}")
+	w.must(err)
+	w.must(prometheus.Scrape("pod", pod+":8080", token, map[string]string{"namespace": w.manifests.Namespace, "pod": "orders"}))
+	w.must(prometheus.Scrape("operator", "https://"+operator, token, nil))
+
+	produce := func(lasts time.Duration) (began time.Time) {
+		began = time.Now()
+		for tick := time.NewTicker(time.Second); time.Since(began) < lasts; <-tick.C {
+			w.exec("select outbox.enqueue('shop', 'orders', '{}') from generate_series(1, 5)")
+		}
+		return began
+	}
+	series := func(expr string, from, to time.Time) map[string][]float64 {
+		all, err := prometheus.Range(w.ctx, expr, from, to)
+		w.must(err)
+		return all
+	}
+	const firing = `count by (alertname) (ALERTS{alertstate="firing"})`
+	const page, cause = "map[alertname:OutboxEventsLate]", "map[alertname:OutboxSinkDown]"
+	produce(90 * time.Second)
+	w.consumer.close()
+	outage := produce(6 * time.Minute)
+	w.consumer.open()
+	w.drained()
+	after := produce(5*time.Minute + 30*time.Second).Add(5*time.Minute + 30*time.Second) // a scrape and an evaluation later
+	fired := series(firing, outage, after)
+	w.Logf("seconds of alerts: %d of the page, %d of its cause", len(fired[page]), len(fired[cause]))
+	Expect(fired).To(And(HaveLen(2), HaveKey(page), HaveKey(cause)), "what fires")
+	Expect(series(firing, outage, outage.Add(3*time.Minute))).To(HaveKey(page), "within three minutes")
+	Expect(series(firing, after, after)).To(BeEmpty(), "five minutes after the outage")
+	Expect(series("sum(up)", after, after)).To(HaveKeyWithValue("map[]", []float64{2}), "the pod and the operator are scraped")
+})
