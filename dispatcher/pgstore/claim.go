@@ -88,9 +88,9 @@ type found struct {
 // row is a claimed row and where it stands in its topic's range: many are sorted, so it is small.
 type row struct {
 	event *dispatcher.Event
-	share int                   // index of the topic in the request
-	due   int64                 // next_attempt_at, as timeOf takes it
-	dead  dispatcher.DeadReason // set when it had no attempt left and became dead, or is expired; then the payload is its last failure
+	share int    // index of the topic in the request
+	due   int64  // next_attempt_at, as timeOf takes it
+	ended ending // set when it became dead or expired in place of leased; then the payload is its last failure
 	// unreadable is why the event could not be decoded, nil when it was.
 	unreadable error
 	key        int64 // key_hash, in order per key; 0 for none
@@ -98,8 +98,10 @@ type row struct {
 
 func (r row) position() position { return position{timeOf(r.due), r.event.ID} }
 
-// expired is in the place of a reason to be dead: the time of the row is over.
-const expired dispatcher.DeadReason = "expired"
+// ending says why a claim has leased no row that it took: its [dispatcher.DeadReason], or that its time is over.
+type ending string
+
+const expired ending = "expired"
 
 // split adds the claimed rows, those that cannot be read, and those that became dead or expired.
 func (f found) split(out *dispatcher.Claimed) {
@@ -107,9 +109,9 @@ func (f found) split(out *dispatcher.Claimed) {
 	out.Events = make([]*dispatcher.Event, 0, len(f.rows))
 	for _, r := range f.rows {
 		switch e := r.event; {
-		case r.dead == expired:
+		case r.ended == expired:
 			out.Expired = append(out.Expired, e)
-		case r.dead != "":
+		case r.ended != "":
 			out.Dead = append(out.Dead, r.deadEvent())
 		case r.unreadable != nil:
 			out.Unreadable = append(out.Unreadable, dispatcher.Unreadable{Event: e, Err: r.unreadable})
@@ -121,8 +123,8 @@ func (f found) split(out *dispatcher.Claimed) {
 
 // deadEvent is a row that had no attempt left. Its cause is that of the statement's record.
 func (r row) deadEvent() dispatcher.DeadEvent {
-	e, cause := r.event, dispatcher.Cause{Class: dispatcher.ClassLease}
-	switch r.dead {
+	e, reason, cause := r.event, dispatcher.DeadReason(r.ended), dispatcher.Cause{Class: dispatcher.ClassLease}
+	switch reason {
 	case dispatcher.ReasonPoisonMessage:
 		cause = dispatcher.Cause{Class: dispatcher.ClassDecode, Code: "size"}
 	case dispatcher.ReasonMaxRetriesExceeded:
@@ -130,8 +132,8 @@ func (r row) deadEvent() dispatcher.DeadEvent {
 		_ = json.Unmarshal(e.Payload, &cause) // other than a failure it has no cause
 	}
 	return dispatcher.DeadEvent{
-		ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: r.dead,
-		Cause: cause, Fingerprint: dispatcher.Fingerprint(e.Topic, r.dead, cause),
+		ID: e.ID, Topic: e.Topic, Attempts: e.Attempt, Reason: reason,
+		Cause: cause, Fingerprint: dispatcher.Fingerprint(e.Topic, reason, cause),
 	}
 }
 

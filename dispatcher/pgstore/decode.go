@@ -55,15 +55,15 @@ const columns = 23
 
 // record is a row of claim.sql: its fixed-width columns decoded, the others as bytes, nil for null.
 type record struct {
-	id                                                         uuid.UUID
-	attempts, lease, seq                                       int64
-	maxAttempts, number, suspicion                             int64 // 0 for null
-	due                                                        int64 // as timeOf takes it
-	created, faultSince, expires                               time.Time
-	cut                                                        bool
-	tenant                                                     uuid.NullUUID
-	reason, topic, dedupe, partition, event, aggregate, aggrID []byte
-	retry, headers, payload                                    []byte
+	id                                                        uuid.UUID
+	attempts, lease, seq                                      int64
+	maxAttempts, number, suspicion                            int64 // 0 for null
+	due                                                       int64 // as timeOf takes it
+	created, faultSince, expires                              time.Time
+	cut                                                       bool
+	tenant                                                    uuid.NullUUID
+	ended, topic, dedupe, partition, event, aggregate, aggrID []byte
+	retry, headers, payload                                   []byte
 }
 
 // decode reads all rows. cut is the same in each.
@@ -83,7 +83,7 @@ func (d *decoder) decode(rows pgx.Rows) (out []row, cut bool, err error) {
 		if len(out) == slabRows {
 			out = slices.Grow(out, max(0, d.limit-slabRows)) // a large claim: likely a full one
 		}
-		out = append(out, row{e, d.share, rec.due, dispatcher.DeadReason(rec.reason), unreadable, keyOf(rows)})
+		out = append(out, row{e, d.share, rec.due, ending(rec.ended), unreadable, keyOf(rows)})
 	}
 	return out, cut, rows.Err()
 }
@@ -192,7 +192,7 @@ func (r *record) parse(rows pgx.Rows) error {
 	if len(v[1]) != 16 || len(v[3]) != 4 || len(v[4]) != 8 || len(v[5]) != 8 || len(v[7]) != 8 || len(v[8]) != 8 {
 		return errors.New("a claimed row has columns of other types than expected; migrate the schema to this version")
 	}
-	r.reason, r.id, r.topic = v[0], uuid.UUID(v[1]), v[2]
+	r.ended, r.id, r.topic = v[0], uuid.UUID(v[1]), v[2]
 	r.attempts, r.lease = int64(binary.BigEndian.Uint32(v[3])), int64(binary.BigEndian.Uint64(v[4]))
 	r.due = int64(binary.BigEndian.Uint64(v[5]))
 	r.cut = len(v[6]) == 1 && v[6][0] != 0
@@ -273,7 +273,7 @@ func (r *record) scan(rows pgx.Rows) error {
 	var cut pgtype.Bool
 	var due, created, expires pgtype.Timestamptz
 	targets := make([]any, len(rows.FieldDescriptions())) // nil for those behind ours
-	copy(targets, []any{&r.reason, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &created, &r.tenant,
+	copy(targets, []any{&r.ended, (*[16]byte)(&r.id), &r.topic, &r.attempts, &r.lease, &due, &cut, &r.seq, &created, &r.tenant,
 		&r.dedupe, &r.partition, &r.event, &r.aggregate, &r.aggrID,
 		(*zeronull.Int8)(&r.maxAttempts), &r.retry, &r.headers, &r.payload, (*zeronull.Int8)(&r.number), (*zeronull.Timestamptz)(&r.faultSince), (*zeronull.Int8)(&r.suspicion), &expires})
 	err := rows.Scan(targets...)

@@ -53,7 +53,7 @@ func (t *turns) move(topics []string, last map[int]uuid.UUID, began []position) 
 func served(rows []row, starts []position) map[int]uuid.UUID {
 	last := map[int]uuid.UUID{}
 	for _, r := range rows {
-		if r.dead != "" {
+		if r.ended != "" {
 			continue
 		}
 		tenant, start := r.event.TenantID.UUID, starts[r.share].id

@@ -129,7 +129,7 @@ func (f *floors) update(s starts, shares []dispatcher.Share, got found) {
 	for i, share := range shares {
 		n, anyDead := 0, false
 		for ; n < len(rows) && rows[n].share == i; n++ {
-			anyDead = anyDead || rows[n].dead != ""
+			anyDead = anyDead || rows[n].ended != ""
 		}
 		next := floor{since: s.at}
 		if old, ok := f.byTopic[share.Topic]; ok {

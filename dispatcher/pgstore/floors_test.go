@@ -30,16 +30,16 @@ func TestNextClaimStartsBehindTheLast(t *testing.T) {
 	now := time.Now().Truncate(time.Microsecond)
 	last := position{now.Add(-time.Hour), uuid.New()}
 	before := position{now.Add(-2 * time.Hour), uuid.New()}
-	rows := func(reasons ...dispatcher.DeadReason) []row {
+	rows := func(reasons ...ending) []row {
 		rows := make([]row, len(reasons))
 		for i, reason := range reasons {
 			rows[i] = rowAt(position{last.at, uuid.New()})
-			rows[i].dead = reason
+			rows[i].ended = reason
 		}
 		rows[len(rows)-1].event.ID = last.id
 		return rows
 	}
-	const dead = dispatcher.ReasonProcessingTimeout
+	const dead = ending(dispatcher.ReasonProcessingTimeout)
 	caughtUp := position{at: now.Add(-slack)}
 	for name, test := range map[string]struct {
 		got  found

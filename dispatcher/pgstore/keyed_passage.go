@@ -200,7 +200,7 @@ func (k *keyed) update(l scan, report scanReport, f found, began, now time.Time)
 		if claimed[r.share]++; !recalled[r.key] {
 			others[r.share]++
 		}
-		if r.key != 0 && r.dead == "" {
+		if r.key != 0 && r.ended == "" {
 			k.hold(k.of(l.topics[r.share]), r)
 		}
 	}

@@ -150,7 +150,7 @@ func (s *Store) pastRows(ctx context.Context, ids []pgtype.UUID) (page []PastRow
 				return err
 			}
 			e, unreadable := d.event(&rec)
-			page = append(page, PastRow{e, string(rows.RawValues()[columns]), dispatcher.DeadReason(rec.reason), unreadable})
+			page = append(page, PastRow{e, string(rows.RawValues()[columns]), dispatcher.DeadReason(rec.ended), unreadable})
 		}
 		return rows.Err()
 	})
