@@ -43,6 +43,7 @@
 //	attempt       a claim that counts against the row's retry budget
 //	delivery      one call of the sink, for one event or a batch
 //	ack           the write-back of a delivery that was confirmed
+//	copy          copies the event to other topics and acks it, in one transaction (CONTRACT C-19)
 //	nack          the write-back of one that failed: the row waits, or is dead
 //	release       gives a row back with its attempt
 //	extend        moves the end of a lease
@@ -94,6 +95,7 @@
 //	processing  claim    lease over, begun = 4   dead        same      same
 //	processing  begin    own lease               processing  same      same
 //	processing  ack      own lease               delivered   same      same
+//	processing  copy     own lease               delivered   same      same
 //	processing  nack     own lease, retry        pending     same      same
 //	processing  nack     own lease, final        dead        same      same
 //	processing  extend   own lease               processing  same      same

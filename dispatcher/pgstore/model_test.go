@@ -19,7 +19,7 @@ import (
 
 // The store does what the table in package dispatcher's documentation says: every verb in every state of
 // a row, also where the table has no line for it and nothing may change.
-// CONTRACT: C-17, C-18, C-20, C-21, C-22, C-23, C-24, C-26, C-30, C-31, C-60
+// CONTRACT: C-17, C-18, C-19, C-20, C-21, C-22, C-23, C-24, C-26, C-30, C-31, C-60
 func TestStoreFollowsTheTable(t *testing.T) {
 	t.Parallel()
 	t.Run("Kept", func(t *testing.T) { t.Parallel(); followTable(t, false) })
@@ -141,7 +141,7 @@ func everyRow(most int) (rows []model.Row) {
 func everyCall(most int) []model.Call {
 	calls := []model.Call{{Verb: "claim", Worker: 1}, {Verb: "withdraw"}}
 	for lease := 1; lease <= most; lease++ {
-		for _, verb := range []string{"begin", "ack", "nack", "extend", "release"} {
+		for _, verb := range []string{"begin", "ack", "copy", "nack", "extend", "release"} {
 			calls = append(calls, model.Call{Verb: verb, Worker: 1, Lease: lease})
 		}
 		calls = append(calls, model.Call{Verb: "nack", Worker: 1, Lease: lease, Final: true},
@@ -173,6 +173,8 @@ func (o outbox) perform(store dispatcher.Store, c model.Call, topic string, id u
 			Shares: []dispatcher.Share{{Topic: topic, Limit: 1}}, Lease: time.Minute, MaxAttempts: most})
 	case "ack":
 		lost, err = store.Ack(t.Context(), lease)
+	case "copy":
+		lost, err = store.(*pgstore.Store).Copy(t.Context(), []string{topic + ".copy"}, lease)
 	case "begin":
 		lost, err = store.Begin(t.Context(), lease)
 	case "extend":

@@ -23,8 +23,11 @@ func TestRulesAreTheTable(t *testing.T) {
 	}
 	for _, line := range table {
 		operation := line.Verb
-		if line.Verb == "claim" || line.Verb == "nack" {
+		switch line.Verb {
+		case "claim", "nack":
 			operation = cmp.Or(map[string]string{"dead": "dead", "expired": "expire"}[line.To], line.Verb)
+		case "copy":
+			operation = "ack"
 		}
 		want[fmt.Sprintf("%s: %s -> %s %s %s", operation, line.From, line.To, line.Attempts, line.Lease)] = true
 	}

@@ -43,7 +43,7 @@ type Row struct {
 
 // Call is a call of the store.
 type Call struct {
-	// Verb is claim, begin, ack, nack, extend, release, replay or withdraw.
+	// Verb is claim, begin, ack, copy, nack, extend, release, replay or withdraw.
 	Verb string
 	// Worker makes the call, and Lease is the number of the lease that it was given.
 	Worker, Lease int

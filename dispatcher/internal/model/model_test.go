@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// CONTRACT: C-17, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-50
+// CONTRACT: C-17, C-19, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-50
 func TestEveryStateKeepsTheRules(t *testing.T) {
 	table := read(t)
 	for _, test := range []struct {
@@ -16,6 +16,7 @@ func TestEveryStateKeepsTheRules(t *testing.T) {
 	}{
 		{"OneRow", game{table: table, rows: 1, maxAttempts: 3, maxClaims: 4}},
 		{"Expires", game{table: table, rows: 1, maxAttempts: 2, maxClaims: 3, expires: true}},
+		{"Copies", game{table: table, rows: 1, maxAttempts: 2, maxClaims: 3, copies: true}},
 		{"KeyOrder", game{table: table, rows: 2, maxAttempts: 2, maxClaims: 3, ordered: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -49,6 +50,9 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	late := func(table Table) game {
 		return game{table: table, rows: 1, maxAttempts: 2, maxClaims: 3, expires: true}
 	}
+	copying := func(table Table) game {
+		return game{table: table, rows: 1, maxAttempts: 2, maxClaims: 3, copies: true}
+	}
 	key := func(rule func(*game)) game {
 		g := game{table: read(t), rows: 2, maxAttempts: 2, maxClaims: 3, ordered: true}
 		rule(&g)
@@ -76,6 +80,8 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 		{"withdrawn is claimed", one(with(read(t), "withdrawn", "claim", "attempts < max", "processing", "+1", "new")), "leaves withdrawn"},
 		{"expired is claimed", late(with(read(t), "expired", "claim", "attempts < max", "processing", "+1", "new")), "leaves expired"},
 		{"a claim of what is late", late(without("pending", "claim", "due, time over")), "its time was over"},
+		{"a copy by anybody", copying(with(read(t), "processing", "copy", "due", "delivered", "same", "same")), "copies row 0, and no longer holds it"},
+		{"a copy without an ack", copying(with(without("processing", "copy", "own lease"), "processing", "copy", "own lease", "processing", "same", "same")), "is copied twice"},
 		{"claims beyond the prefix", key(func(g *game) { g.loosePrefix = true }), "arrives before"},
 		{"a worker does not wait in its queue", key(func(g *game) { g.beginAny = true }), "arrives before"},
 		{"a failure keeps the rest of the key", key(func(g *game) { g.keepRest = true }), "arrives before"},
@@ -153,6 +159,7 @@ type game struct {
 	// ordered rows are of one key, and are claimed by the prefix rule.
 	ordered bool
 	expires bool // the time of a row may be over
+	copies  bool // the destination is the store: it has a row with the ack
 	// Rules of the engine that are broken, to see that the invariants notice.
 	loosePrefix bool // a claim takes rows behind one that it cannot have
 	beginAny    bool // a worker does not wait for the earlier rows of a key
@@ -335,8 +342,10 @@ func (g game) acts(w world, r, worker, lease int, add func(step)) (broken string
 		if g.ordered && r > 0 && !w.confirmed[r-1] && !w.becameDead[r-1] && w.rows[r-1].status != 4 {
 			return fmt.Sprintf("row %d arrives before row %d", r, r-1)
 		}
-		arrived := set(acking)
-		arrived.confirmed[r] = true
+		arrived, what := g.arrives(set(acking), r, Call{Verb: "copy", Worker: worker + 1, Lease: lease})
+		if what != "" {
+			return what
+		}
 		next(arrived, "delivers")
 		failed := nacking
 		if int(w.rows[r].attempts) >= g.maxAttempts {
@@ -367,6 +376,22 @@ func (g game) acts(w world, r, worker, lease int, add func(step)) (broken string
 		}
 	}
 	return ""
+}
+
+// arrives lets the destination have a row, or the store copy it.
+func (g game) arrives(w world, r int, c Call) (to world, broken string) {
+	to, changed := w, true
+	if g.copies {
+		to, changed = g.call(w, r, c)
+	}
+	switch {
+	case g.copies && changed && !w.rows[r].heldBy(c):
+		return to, fmt.Sprintf("worker %d copies row %d, and no longer holds it", c.Worker, r)
+	case g.copies && changed && w.confirmed[r]:
+		return to, fmt.Sprintf("row %d is copied twice", r)
+	}
+	to.confirmed[r] = to.confirmed[r] || changed
+	return to, ""
 }
 
 // busy reports whether a worker has an earlier row of the key in its hands.
