@@ -294,6 +294,18 @@ type History struct {
 	DeadLetters []DeadLetter `json:"deadLetters"`
 	// Journal are its records in the journal, the oldest first. There are none when the journal is off, or their retention is over.
 	Journal []Record `json:"journal,omitempty"`
+	// Original is the event of which this is a copy, nil for what is not one. Copies are the copies of this event, in the topics that
+	// dispatchers of its namespace copy to or deliver (CONTRACT C-19).
+	Original *Related  `json:"original,omitempty"`
+	Copies   []Related `json:"copies,omitempty"`
+}
+
+// Related is an event's original, or a copy of it.
+type Related struct {
+	Topic string `json:"topic"`
+	ID    string `json:"id"`
+	// Status is empty when the row is gone.
+	Status string `json:"status,omitempty"`
 }
 
 // Record is a change of an event's row, as the journal has it (CONTRACT C-61).

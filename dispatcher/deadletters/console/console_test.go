@@ -199,6 +199,7 @@ func (s *stub) Event(_ context.Context, id string, payload bool) (h deadletters.
 	h.DeadLetters = s.deadLetters(false)[:1]
 	h.DeadLetters[0].Resolution = &deadletters.Resolution{What: "replayed", At: noon, By: "ada", Reason: "CHG-811", Outcome: "dead_again"}
 	h.Journal = []deadletters.Record{{At: noon, Operation: "edit", Before: "dead", After: "dead", Login: "ada", Reason: "topic", Topic: "orders"}}
+	h.Original, h.Copies = &deadletters.Related{Topic: "all", ID: group}, []deadletters.Related{{Topic: "billing", ID: event, Status: "pending"}}
 	if id != "gone" {
 		h.Event = &deadletters.Event{ID: event, Topic: "orders", Type: "OrderPlaced", DedupeKey: id, SizeBytes: 35, CreatedAt: noon.Add(-2 * time.Hour), UpdatedAt: noon, Status: "dead", Attempts: 20, LastError: "422",
 			Content: s.deadLetters(payload)[0].Content}
@@ -372,7 +373,8 @@ func TestPagesSayWhatIsAndWhatToDo(t *testing.T) {
 		{&stub{}, orders + "/dead/42", 200, []string{"Dead letter 42", "Correct the price.", "attempt 19", "not:<dt>Error", "not:<dt>Resolution", "?payload=true", "kubectl outbox dead show orders 42", "not:t-1"}},
 		{&stub{}, orders + "/dead/42?payload=true", 200, []string{"&#34;price&#34;: -1", "t-1"}},
 		{&stub{}, orders + "/dead/7", 404, []string{"Not found", "no dead letter 7", "Try again"}},
-		{&stub{}, orders + "/events?id=order-17", 200, []string{"<h1>This event is dead</h1>", "enqueued", "after 20 attempts", "Dedupe key", "✕</span> dead", "not:-1,"}},
+		{&stub{}, orders + "/events?id=order-17", 200, []string{"<h1>This event is dead</h1>", "enqueued", "after 20 attempts", "Dedupe key", "✕</span> dead", "not:-1,",
+			`<dt>Copy of</dt><dd><a href="/d/shop/orders/events?id=` + group + `">all ` + group + `: gone</a></dd>`, `?id=` + event + `">billing ` + event + `: pending</a>`}},
 		{&stub{}, orders + "/events?id=gone", 200, []string{"Its row is gone"}},
 		{&stub{}, orders + "/events?id=", 400, []string{"the id is empty"}},
 		{&stub{}, orders + "/replays", 200, []string{"<h1>Under way: ", "CHG-812", "10 of 1500 put back, 7 delivered", "Dry run: replay"}},

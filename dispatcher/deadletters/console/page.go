@@ -195,7 +195,11 @@ func (v *view) table(caption string, columns [][2]string, rows [][]any, good str
 func (v *view) fields(fields []deadcmd.Field) {
 	v.add("<dl>")
 	for _, f := range fields {
-		switch v.add("<dt>%s</dt><dd>%s", f.Name, f.Text); {
+		text := write("%s", f.Text)
+		if f.Event != "" {
+			text = write(`<a href="%s?id=%s">%s</a>`, v.path("events"), exact(url.QueryEscape(f.Event)), text)
+		}
+		switch v.add("<dt>%s</dt><dd>%s", f.Name, text); {
 		case f.At.After(v.now):
 			v.add("%s", v.age(f.At))
 		case !f.At.IsZero():

@@ -102,6 +102,10 @@ func (s *source) Event(_ context.Context, id string, payload bool) (deadletters.
 	if id == "withdrawn" || id == "expired" {
 		h.DeadLetters, h.Event = nil, &deadletters.Event{ID: event, Topic: "orders", Seq: 7, SizeBytes: 35, CreatedAt: noon.Add(-2 * time.Hour), UpdatedAt: noon, Status: id}
 	}
+	if id == "copied" {
+		h.DeadLetters, h.Event = nil, &deadletters.Event{ID: event, Topic: "orders.eu", Seq: 7, SizeBytes: 35, CreatedAt: noon.Add(-2 * time.Hour), UpdatedAt: noon, Status: "delivered", Lease: 7}
+		h.Original, h.Copies = &deadletters.Related{Topic: "orders", ID: event}, []deadletters.Related{{Topic: "orders.billing", ID: event, Status: "dead"}, {Topic: "orders.warehouse", ID: event, Status: "pending"}}
+	}
 	if payload {
 		h.Event.Payload = json.RawMessage(`{"html": "<b>"}`)
 	}
@@ -142,7 +146,7 @@ func run(t *testing.T, named bool, args ...string) ran {
 func TestOutputMatchesGoldenFiles(t *testing.T) {
 	for name, args := range map[string][]string{
 		"groups": {"dead", "groups"}, "by": {"dead", "groups", "--by", "aggregate"}, "list": {"dead", "list"}, "show": {"dead", "show", "42"}, "payload": {"dead", "show", "42", "--payload"},
-		"event": {"events", "show", event}, "gone": {"events", "show", "gone"}, "withdrawn": {"events", "show", "withdrawn"}, "expired": {"events", "show", "expired"}, "none": {"dead", "list", "--topic", "none"}, "no_groups": {"dead", "groups", "--topic", "none"},
+		"event": {"events", "show", event}, "gone": {"events", "show", "gone"}, "withdrawn": {"events", "show", "withdrawn"}, "expired": {"events", "show", "expired"}, "copied": {"events", "show", "copied"}, "none": {"dead", "list", "--topic", "none"}, "no_groups": {"dead", "groups", "--topic", "none"},
 		"help": {"dead", "list", "--help"},
 	} {
 		printed := func(format string) string {

@@ -2,6 +2,7 @@ package deadcmd
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -114,10 +115,10 @@ func writeDeadLetters(out io.Writer, deadLetters []deadletters.DeadLetter, now t
 	return w.Flush()
 }
 
-// Field is something that is known: a text, or a time.
+// Field is something that is known: a text, or a time. Event is the id of another event, which the text is about.
 type Field struct {
-	Name, Text string
-	At         time.Time
+	Name, Text, Event string
+	At                time.Time
 }
 
 // fields are those that have a value.
@@ -127,6 +128,10 @@ func (f *fields) text(name, value string) {
 	if value != "" {
 		*f = append(*f, Field{Name: name, Text: Line(value)})
 	}
+}
+
+func (f *fields) related(name string, r deadletters.Related) {
+	*f = append(*f, Field{Name: name, Text: Line(fmt.Sprintf("%s %s: %s", r.Topic, r.ID, cmp.Or(r.Status, "gone"))), Event: r.ID})
 }
 
 func (f *fields) at(name string, at time.Time) {
@@ -216,9 +221,17 @@ func EventFields(h deadletters.History) []Field {
 		f.text("Event", h.DeadLetters[0].Event)
 		f.text("Topic", h.DeadLetters[0].Topic)
 		f.text("Status", "gone: its row was removed")
-	} else if n := len(h.Journal); n > 0 {
-		f.text("Topic", h.Journal[n-1].Topic)
+	} else {
+		if n := len(h.Journal); n > 0 {
+			f.text("Topic", h.Journal[n-1].Topic)
+		}
 		f.text("Status", "gone: its row was removed")
+	}
+	if h.Original != nil {
+		f.related("Copy of", *h.Original)
+	}
+	for _, c := range h.Copies {
+		f.related("Copy", c)
 	}
 	return f
 }

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +36,8 @@ type Options struct {
 	// Namespace is the outbox namespace, and Topics those of it; none means all.
 	Namespace string
 	Topics    []string
+	// Copies are more topics in which copies of events are looked for. Dispatchers that run name theirs.
+	Copies []string
 	// Timeout bounds each statement. Defaults to DefaultTimeout.
 	Timeout time.Duration
 }
@@ -44,6 +47,7 @@ type Reader struct {
 	connect   func(context.Context) (*pgx.Conn, error)
 	namespace string
 	topics    []string
+	copies    []string
 	timeout   time.Duration
 	pages     int
 	sql       func(name string) string // a statement
@@ -60,7 +64,7 @@ func New(connect func(context.Context) (*pgx.Conn, error), o Options) *Reader {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	return &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, timeout: o.Timeout, pages: samplePages, sql: sqlfile.Reader(files, o.Schema)}
+	return &Reader{connect: connect, namespace: o.Namespace, topics: o.Topics, copies: o.Copies, timeout: o.Timeout, pages: samplePages, sql: sqlfile.Reader(files, o.Schema)}
 }
 
 // read runs do in a transaction that only reads.
@@ -105,6 +109,32 @@ func remedy(err error, timeout time.Duration) string {
 		return "; the schema is missing, or older than this command: run `dispatcher migrate up`"
 	}
 	return ""
+}
+
+// related reads the original and the copies of an event, and returns the topics of which the event may be: all, where it, its original
+// or one of its copies is of the reader's, since they have one content.
+func (r *Reader) related(ctx context.Context, tx pgx.Tx, id string, history *deadletters.History) (topics []string, err error) {
+	type found struct {
+		IsOriginal bool
+		deadletters.Related
+		Ours bool
+	}
+	rows, err := tx.Query(ctx, r.sql("copies"), id, r.namespace, r.topics, r.copies)
+	if err != nil {
+		return nil, ofRow(err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[found])
+	if !slices.ContainsFunc(all, func(f found) bool { return f.Ours }) {
+		return r.topics, ofRow(err)
+	}
+	for _, f := range all {
+		if f.IsOriginal {
+			history.Original = &f.Related
+		} else {
+			history.Copies = append(history.Copies, f.Related)
+		}
+	}
+	return nil, nil
 }
 
 // where is the condition of a filter, after the arguments that the statement has already.

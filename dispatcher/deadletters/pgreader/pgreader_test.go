@@ -253,6 +253,68 @@ func TestEventIsFoundByItsDedupeKey(t *testing.T) {
 	need.Fails(t, eventID(2)+" or "+eventID(3), "a key of two topics: %v", need.Err(r.Event(t.Context(), "key-2", false)))
 }
 
+// An original has its copies, and a copy its original, for each reader that sees one of the two, also where the original's row is gone.
+// CONTRACT: C-19
+func TestCopiesAreFollowedBothWays(t *testing.T) {
+	t.Parallel()
+	pool, reader := outbox(t)
+	story(t, pool)
+	copied := func(from, to string) {
+		pgtest.Exec(pool, `update outbox.outbox_events set status = 'delivered' where topic = $1 and status = 'pending'`, from)
+		pgtest.Exec(pool, `select outbox.outbox_copy(string_to_array($2, ' '), array_agg(id)) from outbox.outbox_events where topic = $1 and status = 'delivered'`, from, to)
+	}
+	copied("orders", "warehouse billing")
+	copied("billing", "audit")
+	pgtest.Exec(pool, `update outbox.outbox_events set headers = jsonb_build_object('originalid', $1::text, 'originaltopic', 'orders') where id = $2`, eventID(6), eventID(1)) // by its producer
+	pgtest.Exec(pool, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, copies)
+		select gen_random_uuid(), '', 'shop', t::text[], c::text[] from (values ('{orders}', '{warehouse,billing}'), ('{audit}', '{}')) as w (t, c)`)
+	const copies = "; audit pending, billing delivered, warehouse pending"
+	id := func(topic string) string {
+		return pgtest.Value[string](pool, `select id::text from outbox.outbox_events where topic = $1 and (topic <> 'orders' or dedupe_key = 'key-6')`, topic)
+	}
+	look := func(topics, event string) string {
+		r := *reader
+		r.topics = strings.Fields(topics)
+		if topics == "" {
+			r.topics = nil
+		}
+		h, err := r.Event(t.Context(), event, false)
+		if errors.Is(err, deadletters.ErrNotFound) {
+			return "not found"
+		}
+		need.OK(t, err)
+		var text []string
+		for _, c := range h.Copies {
+			need.Want(t, id(c.Topic), "the copy of topic "+c.Topic+" is %s, want %s", c.ID)
+			text = append(text, c.Topic+" "+c.Status)
+		}
+		if h.Original != nil {
+			need.Want(t, eventID(6), "the original is %s, want %s", h.Original.ID)
+			return h.Original.Topic + " " + h.Original.Status
+		}
+		return strings.TrimSuffix(map[bool]string{false: "gone"}[h.Event != nil]+"; "+strings.Join(text, ", "), "; ")
+	}
+	audit := id("audit")
+	for _, row := range []struct{ topics, id, want string }{
+		{"", eventID(6), copies},
+		{"", id("billing"), "orders delivered"},
+		{"", audit, "orders delivered"},
+		{"", eventID(1), ""},
+		{"orders", id("billing"), "orders delivered"},
+		{"audit", eventID(6), copies},
+		{"billing", audit, "not found"},
+		{"bills", eventID(6), "not found"},
+	} {
+		need.Want(t, row.want, row.topics+" "+row.id+": %q, want %q", look(row.topics, row.id))
+	}
+	pgtest.Exec(pool, `delete from outbox.outbox_events where id = $1`, eventID(6))
+	need.Want(t, "orders ", "a copy of what is gone: %q, want %q", look("", audit))
+	need.Want(t, "gone"+copies, "what is gone: %q, want %q", look("orders", eventID(6)))
+	pgtest.Exec(pool, `delete from outbox.outbox_workers`)
+	reader.copies = []string{"billing"}
+	need.Want(t, "gone; billing delivered", "without a dispatcher: %q, want %q", look("", eventID(6)))
+}
+
 // compare compares the JSON of a result with the one that was accepted.
 func compare(t *testing.T, name string, result any, err error) {
 	t.Helper()

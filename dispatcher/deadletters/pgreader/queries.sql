@@ -195,6 +195,45 @@ select e.id::text, e.topic, e.seq, coalesce(e.aggregate_sequence, 0), coalesce(e
 from outbox.outbox_events as e
 where e.id = $1::uuid and e.namespace = $2::text and ($3::text[] is null or e.topic = any ($3::text[]))
 
+-- name: copies
+-- The original of a copy, or the copies of an original (CONTRACT C-19): whether it is the original; its topic, id, and status, empty when its
+-- row is gone; and whether original or copy is of the topics of $3. A copy has the original's id and topic in its headers, which count where
+-- its own id follows from them, by what outbox_copy_id of migration 0009 says, which this login need not execute. Each is one look at the primary key.
+-- $1 the event's id; $2 namespace; $3 topics, null for all; $4 topics to look for copies in, next to those of dispatchers.
+with place as materialized (
+    select unnest(copies || topics) as topic from outbox.outbox_workers where namespace = $2::text
+    union
+    select unnest($3::text[] || $4::text[])
+)
+select false, copy.*
+from place
+cross join lateral (
+    select overlay(overlay(md5($1::uuid || ' ' || place.topic)::uuid::text placing left($1::uuid::text, 14) || '8' from 1) placing 'a' from 20)::uuid as id
+    offset 0
+) as made
+cross join lateral (
+    select e.topic, e.id::text, e.status, array[e.topic, e.headers ->> 'originaltopic'] && coalesce($3::text[], array[e.topic])
+    from outbox.outbox_events as e
+    where e.id = made.id and e.namespace = $2::text and e.headers ->> 'originalid' = $1::uuid::text
+    limit 1
+) as copy
+union all
+select true, copy.original_topic, copy.original, coalesce(original.status, ''), array[copy.topic, copy.original_topic] && coalesce($3::text[], array[copy.topic])
+from (
+    select e.id::text, e.topic, e.headers ->> 'originalid' as original, coalesce(e.headers ->> 'originaltopic', '') as original_topic
+    from outbox.outbox_events as e
+    where e.id = $1::uuid and e.namespace = $2::text
+    offset 0
+) as copy
+left join lateral (
+    select o.status
+    from outbox.outbox_events as o
+    where o.id = case when copy.original ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then copy.original::uuid end and o.namespace = $2::text
+    limit 1
+) as original on true
+where copy.id = overlay(overlay(md5(copy.original || ' ' || copy.topic)::uuid::text placing left(copy.original, 14) || '8' from 1) placing 'a' from 20)
+order by 1, 2, 3
+
 -- name: status
 -- What an event is now, for a login that may not read its row whole.
 -- $1 its id; $2 namespace; $3 topics, null for all.

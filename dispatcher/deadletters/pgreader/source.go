@@ -200,6 +200,10 @@ func (r *Reader) addEvent(ctx context.Context, tx pgx.Tx, deadLetter *deadletter
 func (r *Reader) Event(ctx context.Context, id string, payload bool) (history deadletters.History, err error) {
 	err = r.read(ctx, "show an event", func(tx pgx.Tx) error {
 		load := func(id string) (err error) {
+			r := *r
+			if r.topics, err = r.related(ctx, tx, id, &history); err != nil {
+				return err
+			}
 			if history.Event, err = r.event(ctx, tx, id, payload); err != nil {
 				return err
 			}
@@ -210,7 +214,7 @@ func (r *Reader) Event(ctx context.Context, id string, payload bool) (history de
 			return err
 		}
 		if _, err := uuid.Parse(id); err == nil && len(id) == 36 {
-			if err := load(id); err != nil || history.Event != nil || len(history.DeadLetters) > 0 || len(history.Journal) > 0 {
+			if err := load(id); err != nil || history.Event != nil || len(history.DeadLetters) > 0 || len(history.Journal)+len(history.Copies) > 0 {
 				return err
 			}
 		}

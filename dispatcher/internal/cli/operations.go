@@ -253,9 +253,11 @@ func reading() deadcmd.Commands {
 
 // reader reads the dispatcher's own events, each query over a connection of its own. Timeout 0 is the reader's default.
 func reader(cfg spec.Config, timeout time.Duration) *pgreader.Reader {
-	return pgreader.New(func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg) }, pgreader.Options{
-		Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Timeout: timeout,
-	})
+	o := pgreader.Options{Schema: cfg.Database.Schema, Namespace: cfg.Namespace, Topics: cfg.Topics, Timeout: timeout}
+	if cfg.Sink.Copy != nil {
+		o.Copies = cfg.Sink.Copy.Topics
+	}
+	return pgreader.New(func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg) }, o)
 }
 
 // address makes the sink of notifications; nil when the file has no notify.
