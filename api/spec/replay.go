@@ -7,7 +7,7 @@ import "github.com/outbox-operator/outbox-operator/api/status"
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, because the set is fixed when the replay begins; delete the object, which stops it, and create another"
 // +kubebuilder:validation:XValidation:rule="has(self.dispatcherRef) != has(self.outboxRef)",message="exactly one of dispatcherRef and outboxRef must be set; set dispatcherRef to the name of an OutboxDispatcher, or outboxRef to that of an Outbox"
 // +kubebuilder:validation:XValidation:rule="has(self.outboxRef) == has(self.namespace)",fieldPath=".namespace",message="namespace, the outbox namespace of the events, belongs to outboxRef and is needed with it; add it there, or remove it, because a dispatcher has its own"
-// +kubebuilder:validation:XValidation:rule="self.action == 'Replay' || !has(self.canary) && !has(self.abortAt)",fieldPath=".action",message="canary and abortAt belong to action Replay, because the others have no outcome to wait for; remove them"
+// +kubebuilder:validation:XValidation:rule="self.action == 'Replay' || !has(self.canary) && !has(self.abortAt) && !has(self.expires)",fieldPath=".action",message="canary, abortAt and expires belong to action Replay, because the others send nothing; remove them"
 type Replay struct {
 	// dispatcherRef names the OutboxDispatcher whose dead letters these are: those
 	// of its outbox namespace and topics. Exactly one of dispatcherRef and
@@ -84,6 +84,12 @@ type Replay struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	AbortAt int32 `json:"abortAt,omitempty"`
+
+	// expires is for how long events whose time is over are worth sending again, from
+	// their turn. From 1s to 8760h. When not set: a replay with such an event is refused.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="expires must be a duration from 1s to 8760h, such as 1h"
+	Expires Duration `json:"expires,omitzero"`
 
 	// dryRun counts what would be done (status.matched, status.skipped), and changes
 	// nothing. Defaults to false.

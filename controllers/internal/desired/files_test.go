@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
@@ -294,7 +295,7 @@ func replayed() Replay {
 					Group: "7f3a9c21", Reason: "PermanentFailure", Topics: []string{"a", "b"}, Type: "OrderPlaced", Aggregate: "order/7", Tenant: replayUID, IDs: []string{replayUID, "7"}, ErrorContains: "422",
 					Since: 1000, Until: 2000,
 				},
-				Rate: 500, Canary: 10, AbortAt: 20, Limit: 7, DryRun: true,
+				Rate: 500, Canary: 10, AbortAt: 20, Expires: spec.Duration(time.Hour), Limit: 7, DryRun: true,
 			},
 		},
 		Outbox: &v1alpha1.Outbox{ObjectMeta: metav1.ObjectMeta{Name: "orders"}, Spec: spec.Outbox{

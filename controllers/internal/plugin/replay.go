@@ -37,7 +37,7 @@ type request struct {
 	name, reason, by, format     string
 	rate, canary, abortAt, limit int32
 	all, dryRun, wait, show      bool
-	ttl                          time.Duration
+	ttl, expires                 time.Duration
 	filter                       func(time.Time) (deadletters.Filter, error)
 }
 
@@ -102,6 +102,7 @@ func (o *request) flags(cmd *cobra.Command) {
 		flags.Int32Var(&o.rate, "rate", 100, "the most events a second")
 		flags.Int32Var(&o.canary, "canary", 0, "how many go first, and alone, until their outcome is known")
 		flags.Int32Var(&o.abortAt, "abort-at", 0, "stop when this percentage of the newest 100 outcomes are failures (default 50)")
+		flags.DurationVar(&o.expires, "expires", 0, "for how long events whose time is over are worth sending again, such as 1h (default: such a replay is refused)")
 	}
 	if err := cmd.MarkFlagRequired("reason"); err != nil {
 		panic(err) // the flag is there
@@ -193,7 +194,7 @@ func (o *request) object(obd *v1alpha1.OutboxDispatcher, now time.Time) (*v1alph
 		ObjectMeta: metav1.ObjectMeta{Namespace: obd.Namespace, Name: o.name},
 		Spec: spec.Replay{
 			DispatcherRef: &spec.DispatcherRef{Name: obd.Name}, Action: o.action, Reason: o.reason, RequestedBy: o.by,
-			Selector: selector(filter), Rate: o.rate, Canary: o.canary, AbortAt: o.abortAt, Limit: o.limit, DryRun: o.dryRun,
+			Selector: selector(filter), Rate: o.rate, Canary: o.canary, AbortAt: o.abortAt, Expires: spec.Duration(o.expires), Limit: o.limit, DryRun: o.dryRun,
 		},
 	}
 	if o.ttl > 0 {

@@ -61,7 +61,7 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		report := statusOf(metav1.ConditionTrue, "Finished", 1500, 1500)
 		report.Delivered, report.DeadAgain, report.Skipped = 1495, 4, []status.Skipped{{Reason: "not_dead", Count: 1}}
 		w.operator(report)
-		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--rate", "500", "--canary", "10", "--abort-at", "20", "--limit", "2000", "--wait")
+		r := w.run(ctx, "dead", "replay", "orders", "--group", "7f3a9c21", "--reason", "CHG-812", "--rate", "500", "--canary", "10", "--abort-at", "20", "--expires", "1h", "--limit", "2000", "--wait")
 		Expect(r.err).NotTo(HaveOccurred())
 		Expect(r.errOut).To(BeEmpty())
 		Expect(r.out).To(HavePrefix("replay orders-20260301-130000: waits for the operator\n"))
@@ -70,7 +70,7 @@ var _ = Describe("kubectl outbox dead replay", Label("replay"), func() {
 		Expect(made.RequestedBy).To(Equal("admin"))
 		Expect(made).To(Equal(spec.Replay{
 			DispatcherRef: &spec.DispatcherRef{Name: "orders"}, Action: spec.ActionReplay, Reason: "CHG-812", RequestedBy: "admin",
-			Selector: spec.DeadLetterSelector{Group: "7f3a9c21"}, Rate: 500, Canary: 10, AbortAt: 20, Limit: 2000, TTLAfterFinished: new(spec.Duration(168 * time.Hour)),
+			Selector: spec.DeadLetterSelector{Group: "7f3a9c21"}, Rate: 500, Canary: 10, AbortAt: 20, Expires: spec.Duration(time.Hour), Limit: 2000, TTLAfterFinished: new(spec.Duration(168 * time.Hour)),
 		}))
 	})
 

@@ -248,7 +248,7 @@ func (b *backend) Begin(ctx context.Context, n console.Name, r console.Request) 
 	if err != nil {
 		return "", err
 	}
-	o := &request{action: r.Action, reason: r.Reason, rate: r.Rate, canary: r.Canary, dryRun: r.DryRun, ttl: keep,
+	o := &request{action: r.Action, reason: r.Reason, rate: r.Rate, canary: r.Canary, expires: r.Expires, dryRun: r.DryRun, ttl: keep,
 		name:   strings.TrimRight(obd.Name[:min(len(obd.Name), nameBytes-1-len(r.ID))], "-") + "-" + r.ID,
 		filter: func(time.Time) (deadletters.Filter, error) { return r.Filter, nil }}
 	if r.DryRun {

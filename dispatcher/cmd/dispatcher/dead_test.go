@@ -87,7 +87,7 @@ func TestConsoleReplaysAGroup(t *testing.T) {
 	o.enqueue(t, 3)
 	start(t, file)
 	await(t, "three dead", func() bool { return o.count(t, "status = 'dead'") == 3 })
-	o.exec(t, "update outbox.outbox_dead_letters set dead_at = dead_at - interval '1 minute'")
+	o.exec(t, "update outbox.outbox_dead_letters set dead_at = dead_at - interval '1 minute'; update outbox.outbox_events set expires_at = now()")
 	cmd := command(t, "ui", "-f", file)
 	out, err := cmd.StdoutPipe()
 	check(t, err)
@@ -108,8 +108,8 @@ func TestConsoleReplaysAGroup(t *testing.T) {
 	o.enqueue(t, 1)
 	await(t, "the group grows", func() bool { return o.count(t, "status = 'dead'") == 4 })
 	code.Store(http.StatusNoContent)
-	replayed := b.Submit(page, "replay", "reason", "CHG-812", "canary", "1")
-	b.Submit(page, "replay", "reason", "CHG-812", "canary", "1") // after Back
+	replayed := b.Submit(page, "replay", "reason", "CHG-812", "canary", "1", "expires", "1h")
+	b.Submit(page, "replay", "reason", "CHG-812", "canary", "1", "expires", "1h") // after Back
 	other = b.Submit(other, "discard", "reason", "CHG-813")
 	need.That(t, strings.Contains(other.Text, "0 of ") && strings.Contains(other.Text, "</span> finished"), "the other tab:\n%s", other.Text)
 	await(t, "all delivered", func() bool {
@@ -400,12 +400,18 @@ func TestReplayRunContinuesAfterAnInterruption(t *testing.T) {
 	run(t, "", "dead", "operations", "-f", file, "--operation", id).ended(t, 1, "operation "+id+": there is no operation of this id")
 	run(t, "", "dead", "operations", "-f", file, "--operation", "x").ended(t, 1, "which is not a UUID")
 
+	// An event whose time is over needs a new one. CONTRACT: C-18
+	o.exec(t, `update outbox.outbox_events set expires_at = now() - interval '1 hour' where seq = (select min(seq) from outbox.outbox_events)`)
+	write("action: Replay, reason: CHG-812, requestedBy: alice")
+	run(t, "", "dead", "replay", "--request", requestFile).ended(t, 78, "the time of 1 of the events is over", "give them a new one: expires, such as 1h")
+
 	// It is killed while it waits for its canary, and then interrupted.
-	write("action: Replay, reason: CHG-812, requestedBy: alice, canary: 3, abortAt: 100")
+	write("action: Replay, reason: CHG-812, requestedBy: alice, canary: 3, abortAt: 100, expires: 1h")
 	broken := command(t, "dead", "replay", "--request", requestFile)
 	broken.Stdout = &log{}
 	check(t, broken.Start())
 	await(t, "the canary is put back", func() bool { return o.count(t, "status = 'pending'") == 3 })
+	need.Want(t, 1, "%d events have a new time, want %d", o.count(t, "status = 'pending' and expires_at > now() + interval '50 minutes'"))
 	check(t, broken.Process.Kill())
 	_ = broken.Wait() // it was killed
 	run(t, "", "dead", "operations", "-f", file, "--operation", id).ok(t, "replay "+id+": 3 of 20 put back, 0 delivered, 3 not delivered yet\n  3 wait for a dispatcher that serves their topic, such as ")

@@ -79,12 +79,14 @@ type Fleet struct {
 // Rights say why the user may not do something, and what to do about it. Empty: he may.
 type Rights struct{ Replay, State string }
 
-// Request is what a form says. ID is the same for each use of one form.
+// Request is what a form says. ID is the same for each use of one form. Expires is for how long events whose time is over are worth
+// sending again, 0 without.
 type Request struct {
 	ID, Reason   string
 	Action       spec.ReplayAction
 	Filter       deadletters.Filter
 	Rate, Canary int32
+	Expires      time.Duration
 	DryRun       bool
 }
 

@@ -286,6 +286,7 @@ func TestOthersAreKeptOut(t *testing.T) {
 		"a form of resolved ones":         {"POST", orders + "/replays", strings.Replace(replay, "group", "resolved%3Dtrue%26group", 1), []string{"Cookie", known}, 400},
 		"a form of another operation's":   {"POST", orders + "/replays", strings.Replace(replay, "group", "operation%3D"+event+"%26group", 1), []string{"Cookie", known}, 400},
 		"a form with a wrong rate":        {"POST", orders + "/replays", strings.Replace(replay, "rate=100", "rate=1e9", 1), []string{"Cookie", known}, 400},
+		"a form with a wrong expiry":      {"POST", orders + "/replays", replay + "&expires=7d", []string{"Cookie", known}, 400},
 		"a form without why":              {"POST", orders + "/replays", strings.Replace(replay, "CHG-812", "+", 1), []string{"Cookie", known}, 400},
 		"an action that is not there":     {"POST", orders + "/replays", strings.Replace(replay, "do=replay", "do=delete", 1), []string{"Cookie", known}, 400},
 		"a state that is not there":       {"POST", orders + "/state", "state=Deleted", []string{"Cookie", known}, 400},
@@ -308,9 +309,9 @@ func TestFormBeginsOneOperation(t *testing.T) {
 	want := Request{ID: s.begun[0].ID, Action: spec.ActionReplay, Reason: "CHG-812", Rate: 100, Canary: 10, DryRun: true, Filter: deadletters.Filter{Group: group, Until: noon.Add(2 * time.Second)}}
 	need.Want(t, fmt.Sprint([]Request{want}), "began %s, want %s", fmt.Sprint(s.begun))
 	for _, other := range []string{"replay", "discard"} {
-		do(h, "POST", orders+"/replays", form(other).Encode())
+		do(h, "POST", orders+"/replays", form(other).Encode()+map[string]string{"replay": "&expires=1h"}[other])
 	}
-	need.That(t, len(s.begun) == 3 && s.begun[1].ID != want.ID && !s.begun[1].DryRun && s.begun[2].Action == spec.ActionDiscard, "began %v", s.begun)
+	need.That(t, len(s.begun) == 3 && s.begun[1].ID != want.ID && !s.begun[1].DryRun && s.begun[1].Expires == time.Hour && s.begun[2].Action == spec.ActionDiscard, "began %v", s.begun)
 	need.Want(t, orders, "pausing leads to %s, want %s", do(h, "POST", orders+"/state", "state=Paused").Header().Get("Location"))
 	need.Want(t, orders+"/replays", "stopping leads to %s, want %s", do(h, "POST", orders+"/replays/runs/stop", "").Header().Get("Location"))
 	need.WantAll(t, []string{"Paused", "stop runs"}, "done: %v, want %v", s.done)
@@ -363,7 +364,7 @@ func TestPagesSayWhatIsAndWhatToDo(t *testing.T) {
 		{&stub{well: true}, orders + "/groups", 200, []string{"No dead letters", "was delivered, or is still tried"}},
 		{&stub{}, orders + "/groups?by=aggregate", 200, []string{"Dead letters by aggregate", "order%2F17", "60,000"}},
 		{&stub{}, orders + "/groups?by=color", 400, []string{"by: &#34;color&#34; is unknown"}},
-		{&stub{}, orders + "/dead?group=" + group, 200, []string{"Group 7f3a9c21: 10,000+ dead", `class="main" name="do" value="dry-replay"`, "became dead before 2026-03-01 12:00:02 UTC", `name="filter" value="group=7f3a9c21&amp;until=2026-03-01T12%3A00%3A02Z"`,
+		{&stub{}, orders + "/dead?group=" + group, 200, []string{"Group 7f3a9c21: 10,000+ dead", `class="main" name="do" value="dry-replay"`, `name="expires"`, "became dead before 2026-03-01 12:00:02 UTC", `name="filter" value="group=7f3a9c21&amp;until=2026-03-01T12%3A00%3A02Z"`,
 			"kubectl outbox dead replay orders --group 7f3a9c21 --until 2026-03-01T12:00:02Z --canary 10 --rate 100 --reason WHY --dry-run --namespace shop", "after=30", "order/170"}},
 		{viewer, orders + "/dead?group=" + group, 200, []string{"You may look; request the role.", "kubectl outbox dead replay", "not:value=\"replay\""}},
 		{&stub{well: true}, orders + "/dead?group=" + group, 200, []string{"was replayed, or discarded"}},

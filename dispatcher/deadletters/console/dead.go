@@ -175,7 +175,8 @@ func (v *view) forms(ctx context.Context, f deadletters.Filter, many, why string
 		}
 		v.add(`<form class="act" method="post" action="%s">%s<label>Canary<input name="canary" type="number" min="0" max="10000" value="%s"></label>
 <label>Events a second<input name="rate" type="number" min="1" max="100000" value="%s"></label>
-<button%s name="do" value="dry-replay">Dry run</button><button%s name="do" value="replay">Replay</button><p><small>%s The canary goes first, alone.</small></p></form>
+<label>Expires<input name="expires" size="6" placeholder="such as 1h"></label>
+<button%s name="do" value="dry-replay">Dry run</button><button%s name="do" value="replay">Replay</button><p><small>%s The canary goes first, alone. Where the time of an event is over, Expires is how long it is worth sending again.</small></p></form>
 `, v.path("replays"), hidden, firstCanary, firstRate, first, then, set)
 		v.add(`<details><summary>Discard them instead</summary><form class="act" method="post" action="%s">%s<button name="do" value="dry-discard">Dry run</button><button name="do" value="discard">Discard</button>
 <p><small>%s Their events stay dead, and block their keys no more.</small></p></form></details>
@@ -215,8 +216,13 @@ func (v *view) begin(ctx context.Context) error {
 		n, e := strconv.ParseInt("0"+form.Get(name), 10, 32)
 		*into, err = int32(n), errors.Join(err, e)
 	}
+	if text := form.Get("expires"); text != "" {
+		var e error
+		r.Expires, e = time.ParseDuration(text)
+		err = errors.Join(err, e)
+	}
 	if err != nil || r.Action == "" || r.Reason == "" || r.Filter.Until.IsZero() || r.Filter.Resolved || r.Filter.Operation != "" || form.Get("once") == "" {
-		return deadletters.Invalid(errors.New("the form is not complete: say why, and use the numbers and the buttons of the page; load it again"))
+		return deadletters.Invalid(errors.New("the form is not complete: say why, and use the numbers and the buttons of the page, and for Expires a duration such as 1h; load it again"))
 	}
 	sum := sha256.Sum256([]byte(form.Encode())) // a form that is sent twice, such as after Back, begins one operation
 	r.ID = fmt.Sprintf("%x", sum[:6])

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/outbox-operator/outbox-operator/api/spec"
@@ -216,6 +217,9 @@ func (t *progressWriter) requested(ctx context.Context, replays *replay.Replays,
 			return p, t.writeDryRun(p)
 		}
 		p, err := replays.Begin(ctx, request)
+		if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "22023" {
+			return p, refused{err} // such as for events whose time is over: it is the same at every attempt
+		}
 		if err != nil {
 			return p, err
 		}

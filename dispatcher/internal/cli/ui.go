@@ -241,7 +241,7 @@ func shown(p status.Replay, by, reason string) console.Replay {
 func (b *backend) Begin(ctx context.Context, _ console.Name, r console.Request) (string, error) {
 	id := uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.ID))
 	request := replay.Request{ID: id, Namespace: b.cfg.Namespace, Topics: b.cfg.Topics, Filter: r.Filter, Action: replay.Action(strings.ToLower(string(r.Action))),
-		Reason: r.Reason, RequestedBy: b.by, Rate: int(r.Rate), Canary: int(r.Canary)}
+		Reason: r.Reason, RequestedBy: b.by, Rate: int(r.Rate), Canary: int(r.Canary), Expires: r.Expires}
 	if r.DryRun {
 		p, err := b.replays.DryRun(ctx, request)
 		if err != nil {

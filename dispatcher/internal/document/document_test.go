@@ -217,6 +217,7 @@ spec:
   limit: 7
   canary: 10
   abortAt: 20
+  expires: 1h
   dryRun: true
 `
 
@@ -235,7 +236,7 @@ func TestLoadReplay(t *testing.T) {
 		ID: uuid.MustParse("5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a11"), Namespace: "orders", Topics: []string{"a", "b"}, Action: replay.ActionReplay, Reason: "CHG-812", RequestedBy: "ada",
 		Filter: deadletters.Filter{Group: "7f3a9c21", Reason: "permanent_failure", Type: "T", Aggregate: "order/7", Tenant: "5f0c6f6e-5a0c-4a35-9d5b-1d6c8d0f2a12", IDs: []string{"7"},
 			ErrorContains: "422", Since: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Until: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)},
-		Rate: 500, Limit: 7, Canary: 10, AbortAt: 20, DryRun: true,
+		Rate: 500, Limit: 7, Canary: 10, AbortAt: 20, Expires: time.Hour, DryRun: true,
 	}
 	need.That(t, reflect.DeepEqual(r, want), "the request is\n%+v\nwant\n%+v", r, want)
 	again, err := Load(file, Options{Login: spec.LoginReplay})

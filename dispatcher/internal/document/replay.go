@@ -30,7 +30,7 @@ func LoadReplay(path string, o Options) (spec.Config, replay.Request, error) {
 	f := r.Selector
 	return c, replay.Request{
 		ID: id, Namespace: c.Namespace, Topics: c.Topics, Limit: int(r.Limit), Action: replay.Action(strings.ToLower(string(r.Action))),
-		Reason: r.Reason, RequestedBy: r.RequestedBy, Rate: int(r.Rate), Canary: int(r.Canary), AbortAt: int(r.AbortAt), DryRun: r.DryRun,
+		Reason: r.Reason, RequestedBy: r.RequestedBy, Rate: int(r.Rate), Canary: int(r.Canary), AbortAt: int(r.AbortAt), Expires: r.Expires.D(), DryRun: r.DryRun,
 		Filter: deadletters.Filter{
 			IDs: f.IDs, Type: f.Type, Aggregate: f.Aggregate, Tenant: f.Tenant, Reason: spec.ContractReason(f.Reason), Group: f.Group,
 			ErrorContains: f.ErrorContains, Since: f.Since.Time(), Until: f.Until.Time(),
