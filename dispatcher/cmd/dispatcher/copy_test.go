@@ -38,6 +38,10 @@ func TestLateSubscriberGetsKeptEvents(t *testing.T) {
 	need.Want(t, 3900, "%d copies, want %d", o.count(t, `topic = 'orders.billing'`))
 	need.Want(t, "0", "%s late copies are out of order, want %s", o.text(t, `select count(*) from (select o.seq < lag(o.seq) over (order by e.seq) as inverted from outbox.outbox_events as e
 		join outbox.outbox_events as o on o.id::text = e.headers ->> 'originalid' where o.seq <= 3990) as e where inverted`))
+	original := o.text(t, `select headers ->> 'originalid' from outbox.outbox_events where topic = 'orders.billing' order by seq limit 1`)
+	run(t, "", "events", "show", "-f", file, original).ok(t, "Copy:", "orders.billing ")
+	o.exec(t, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, copies) values (gen_random_uuid(), 'billing', 'shop', '{orders.billing}', '{orders}')`)
+	run(t, "", "check", "-f", file).ended(t, 1, `FAIL sink: the topics are copied in a circle: this one copies to "orders.billing", dispatcher "billing" from there to "orders", which it copies itself`)
 	run(t, "", append(copying[:8:8], "0s")...).ended(t, 1, "--since is not above 0")
 	run(t, "", "copy", "-f", file, "--from", "orders", "--to", "orders", "--since", "1h").ended(t, 1, "are not two topics")
 }

@@ -208,7 +208,7 @@ with place as materialized (
 select false, copy.*
 from place
 cross join lateral (
-    select overlay(overlay(md5($1::uuid || ' ' || place.topic)::uuid::text placing left($1::uuid::text, 14) || '8' from 1) placing 'a' from 20)::uuid as id
+    select overlay(overlay(md5($1::uuid::text || ' ' || place.topic)::uuid::text placing left($1::uuid::text, 14) || '8' from 1) placing 'a' from 20)::uuid as id
     offset 0
 ) as made
 cross join lateral (
