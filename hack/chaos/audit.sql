@@ -17,6 +17,7 @@ create table chaos.audit (
     seq          bigint,
     topic        text,
     key          text,
+    original     uuid, -- of a copy
     type         text,
     tenant       uuid,
     max_attempts integer, -- of its own
@@ -49,8 +50,8 @@ create trigger chaos_right_time before insert on chaos.audit
 create function chaos.witness() returns trigger language plpgsql security definer set search_path from current as $$
 begin
     if tg_op = 'INSERT' then
-        insert into chaos.audit (id, op, seq, topic, key, type, tenant, max_attempts, status, attempts, lease, worker, until, waits)
-        values (new.id, tg_op, new.seq, new.topic, coalesce(new.partition_key, new.aggregate_id), new.event_type, new.tenant_id, new.max_attempts,
+        insert into chaos.audit (id, op, seq, topic, key, original, type, tenant, max_attempts, status, attempts, lease, worker, until, waits)
+        values (new.id, tg_op, new.seq, new.topic, coalesce(new.partition_key, new.aggregate_id), (new.headers ->> 'originalid')::uuid, new.event_type, new.tenant_id, new.max_attempts,
             new.status, new.attempts, new.lease, new.locked_by, new.locked_until, new.next_attempt_at > now());
     elsif tg_op = 'DELETE' then
         insert into chaos.audit (id, op, old_status, old_attempts, old_lease, old_worker, old_until)

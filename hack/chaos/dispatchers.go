@@ -33,6 +33,7 @@ type slot struct {
 // dispatching is one dispatcher process.
 type dispatching struct {
 	*process
+	role    int // see objects
 	worker  uuid.UUID
 	address string
 	ending  chan struct{} // closed before it is made to end
@@ -40,24 +41,24 @@ type dispatching struct {
 
 // startDispatcher starts one and waits until it reports its worker id. It may be called while the
 // database and the consumer are unreachable. clockError is for the binary with the wrong clock.
-func (w *world) startDispatcher(ctx context.Context, binary, clockError string) (*dispatching, error) {
-	return w.startDispatcherWith(ctx, binary, clockError, func(map[string]any) {})
+func (w *world) startDispatcher(ctx context.Context, role int, binary, clockError string) (*dispatching, error) {
+	return w.startDispatcherWith(ctx, role, binary, clockError, func(map[string]any) {})
 }
 
 // startDispatcherWith starts one whose spec.delivery is changed.
-func (w *world) startDispatcherWith(ctx context.Context, binary, clockError string, change func(delivery map[string]any)) (*dispatching, error) {
+func (w *world) startDispatcherWith(ctx context.Context, role int, binary, clockError string, change func(delivery map[string]any)) (*dispatching, error) {
 	name := w.next("d")
 	file, logFile := filepath.Join(w.dir, name+".yaml"), filepath.Join(w.dir, name+".log")
-	dispatcher, outbox := w.objects()
+	dispatcher, outbox := w.objects(role)
 	change(dispatcher["delivery"].(map[string]any))
-	if err := objects.Write(file, "chaos", dispatcher, outbox); err != nil {
+	if err := objects.Write(file, fmt.Sprint("chaos", role), dispatcher, outbox); err != nil {
 		return nil, err
 	}
 	p, err := start(logFile, []string{clockVariable + "=" + clockError}, filepath.Join(w.binaries, binary), "run", "-f", file, "--listen", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	d := &dispatching{process: p, ending: make(chan struct{})}
+	d := &dispatching{process: p, role: role, ending: make(chan struct{})}
 	go w.watch(d, name)
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -88,8 +89,9 @@ func (w *world) watch(d *dispatching, name string) {
 	}
 }
 
-// objects are the specs of the next dispatcher, and of its outbox.
-func (w *world) objects() (dispatcher, outbox map[string]any) {
+// objects are the specs of the next dispatcher, and of its outbox. With copies it copies in the role 0, and delivers to the destination of that
+// number in another one.
+func (w *world) objects(role int) (dispatcher, outbox map[string]any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	route := w.started % len(w.routes)
@@ -116,10 +118,17 @@ func (w *world) objects() (dispatcher, outbox map[string]any) {
 	if w.deleted {
 		outbox["retention"] = map[string]any{"delivered": "0s"}
 	}
-	return map[string]any{
-		"namespace": scenario.Namespace, "delivery": delivery, "objective": map[string]any{"freshness": "60s"},
-		"sink": map[string]any{"http": map[string]any{"url": "http://" + w.address}, "timeout": sinkTimeout.String()},
-	}, outbox
+	sink := map[string]any{"timeout": sinkTimeout.String()}
+	dispatcher = map[string]any{"namespace": scenario.Namespace, "delivery": delivery, "objective": map[string]any{"freshness": "60s"}, "sink": sink}
+	if w.copies > 0 && role == 0 {
+		sink["copy"], dispatcher["topics"] = map[string]any{"topics": w.sent()}, shopTopics
+		return dispatcher, outbox
+	}
+	sink["http"] = map[string]any{"url": "http://" + w.address}
+	if role > 0 {
+		dispatcher["topics"] = w.sent()[role-1 : role]
+	}
+	return dispatcher, outbox
 }
 
 // login is the spec of an Outbox with the login in a Secret.

@@ -70,21 +70,24 @@ func (e *event) arrived() time.Time {
 	return e.deliveries[0].At
 }
 
-// claimed is when the transaction of its first claim began: what was committed before, the claim saw.
+// claimed is when the transaction of its first claim began: what was committed before, the claim saw. A copy has its original's.
 func (e *event) claimed() time.Time {
-	m, _ := e.first(claim)
+	m, _ := cmp.Or(e.original, e).first(claim)
 	return m.began
 }
 
-// over is when the later ones of its key need no longer wait for it: a replay comes after those that continued.
+// over is when the later ones of its key need no longer wait for it: a replay comes after those that continued, and so do the copies of
+// what is replayed.
 func (e *event) over() time.Time {
 	at := e.arrived()
 	if at.IsZero() {
 		at = endless
 	}
-	for _, v := range []verb{toDead, withdraw} {
-		if end, is := e.first(v); is && end.at.Before(at) {
-			at = end.at
+	for _, of := range []*event{e, cmp.Or(e.original, e)} {
+		for _, v := range []verb{toDead, withdraw} {
+			if end, is := of.first(v); is && end.at.Before(at) {
+				at = end.at
+			}
 		}
 	}
 	return at

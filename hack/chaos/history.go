@@ -34,6 +34,8 @@ type history struct {
 	// bound is how long the rows of a killed dispatcher may wait.
 	bound   time.Duration
 	ordered bool
+	// copies are the destinations that events are copied to.
+	copies []string
 	// dispatchers is how many there are while nothing is wrong.
 	dispatchers int
 }
@@ -50,6 +52,9 @@ type event struct {
 	eventType   string
 	tenant      uuid.UUID
 	maxAttempts int // its own; 0 for the dispatchers'
+	originalID  uuid.UUID
+	original    *event   // of a copy
+	copies      []*event // of an original
 	moves       []move
 	deliveries  []delivery
 	// taken is when a producer had heard that it is withdrawn, and committed; late says that one heard that it is too late.
@@ -85,9 +90,12 @@ type state struct {
 
 // load reads the witness, and the journals of the producers and the consumer.
 func (w *world) load(ctx context.Context) (*history, error) {
-	h := &history{events: map[uuid.UUID]*event{}, lease: w.lease, bound: w.bound(), ordered: w.ordered, dispatchers: w.dispatchers}
+	h := &history{events: map[uuid.UUID]*event{}, lease: w.lease, bound: w.bound(), ordered: w.ordered, dispatchers: len(w.slots)}
+	if w.copies > 0 {
+		h.copies = w.sent()
+	}
 	if w.paced {
-		h.limit = w.limit()
+		h.limit = w.limit() * max(1, w.copies)
 	}
 	w.mu.Lock()
 	h.faults, h.wrong = slices.Clone(w.faults), w.wrong
@@ -126,6 +134,7 @@ func (w *world) load(ctx context.Context) (*history, error) {
 		e.deliveries = append(e.deliveries, d)
 		h.arrivals = append(h.arrivals, d.At)
 	})
+	h.linkCopies()
 	return h, err
 }
 
@@ -140,7 +149,7 @@ func (h *history) event(id uuid.UUID) *event {
 
 func (h *history) readAudit(ctx context.Context, w *world) error {
 	rows, err := w.admin.Query(ctx, `select tx::text::bigint, began, at, by_clock, id, coalesce(seq, 0), coalesce(topic, ''), coalesce(key, ''),
-			coalesce(type, ''), tenant, coalesce(max_attempts, 0),
+			original, coalesce(type, ''), tenant, coalesce(max_attempts, 0),
 			coalesce(old_status, ''), coalesce(old_attempts, 0), coalesce(old_lease, 0), old_worker, old_until,
 			coalesce(status, ''), coalesce(attempts, 0), coalesce(lease, 0), worker, until, coalesce(waits, false),
 			coalesce(reason, ''), coalesce(error, '')
@@ -155,9 +164,10 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 		topic, key, eventType string
 		maxAttempts           int
 		oldWorker, taker, of  uuid.NullUUID
+		original              uuid.NullUUID
 		oldUntil, until       *time.Time
 	)
-	targets := []any{&m.tx, &m.began, &m.at, &m.byClock, &id, &seq, &topic, &key, &eventType, &of, &maxAttempts,
+	targets := []any{&m.tx, &m.began, &m.at, &m.byClock, &id, &seq, &topic, &key, &original, &eventType, &of, &maxAttempts,
 		&m.from.status, &m.from.attempts, &m.from.lease, &oldWorker, &oldUntil,
 		&m.to.status, &m.to.attempts, &m.to.lease, &taker, &until, &m.to.waits, &m.reason, &m.err}
 	_, err = pgx.ForEachRow(rows, targets, func() error {
@@ -166,7 +176,7 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 		m.verb = verbOf(m.from, m.to)
 		e := h.event(id)
 		if m.verb == insert {
-			e.seq, e.topic, e.key, e.eventType, e.tenant, e.maxAttempts = seq, topic, key, eventType, of.UUID, maxAttempts
+			e.seq, e.topic, e.key, e.originalID, e.eventType, e.tenant, e.maxAttempts = seq, topic, key, original.UUID, eventType, of.UUID, maxAttempts
 		}
 		e.moves = append(e.moves, m)
 		return nil

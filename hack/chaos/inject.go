@@ -98,7 +98,7 @@ func (w *world) replace(ctx context.Context, s *slot, f fault) error {
 		w.stopOne(s.now)
 	}
 	sleep(ctx, f.lasts)
-	next, err := w.startDispatcher(ctx, "dispatcher", "")
+	next, err := w.startDispatcher(ctx, s.now.role, "dispatcher", "")
 	note()
 	if err == nil {
 		s.now = next
@@ -162,7 +162,8 @@ func (w *world) breakConsumer(ctx context.Context, f fault) error {
 	switch f.kind {
 	case refuse, gateway:
 		status := []int{500, 503, 429, 404}[f.pick%4]
-		topic := append([]string{""}, topics[2:]...)[f.pick/4%4]
+		of := append([]string{""}, w.sent()...)
+		topic := of[f.pick/4%len(of)]
 		if f.kind == gateway {
 			status, topic = []int{503, 500, 502, 504}[f.pick%4], ""
 		}
@@ -226,7 +227,7 @@ func (w *world) addOne(ctx context.Context, f fault) error {
 	if f.kind == clock {
 		binary, clockError = "wrong-clock", []string{"1h", "-1h"}[f.pick%2]
 	}
-	d, err := w.startDispatcher(ctx, binary, clockError)
+	d, err := w.startDispatcher(ctx, f.pick/2%(w.copies+1), binary, clockError)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 // ledger is the verdict on a run.
 type ledger struct {
-	committed, rolledBack, delivered, duplicates, replays, withdrawn int
+	committed, rolledBack, copies, delivered, duplicates, replays, withdrawn int
 	// tried are the events that were still tried when the run ended, and forgotten those that a failover took along.
 	tried, forgotten int
 	dead             map[string]int
@@ -55,6 +55,7 @@ const (
 	tooFast     = "faster than the rate limit"
 	heldUp      = "waited, and no fault hit it"
 	untrue      = "withdrawal is not so"
+	miscopied   = "not copied to each destination once"
 	broken      = "process"
 )
 
@@ -71,6 +72,7 @@ func balance(h *history) *ledger {
 		l.checkStops(h, e)
 		l.explain(h, e)
 		l.checkDeadLetters(h, e)
+		l.checkCopies(h, e)
 	}
 	l.checkLeases(h)
 	l.checkOthers(h)
@@ -102,6 +104,9 @@ func (l *ledger) account(h *history, e *event) {
 		return
 	}
 	l.committed++
+	if e.original != nil {
+		l.copies++
+	}
 	if n := len(e.deliveries); n > 1 {
 		l.duplicates += n - 1
 	}
@@ -114,7 +119,7 @@ func (l *ledger) account(h *history, e *event) {
 	switch last := e.moves[len(e.moves)-1]; {
 	case last.verb == withdraw:
 		l.withdrawn++
-	case last.verb == ack && len(e.deliveries) > 0:
+	case last.verb == ack && (len(e.deliveries) > 0 || h.isCopied(e)):
 		l.delivered++
 	case last.verb == toDead:
 		l.dead[last.reason]++
@@ -155,7 +160,7 @@ func (l *ledger) followRow(h *history, e *event) {
 				l.violate(doubleAck, e, "lease %d", m.from.lease)
 			}
 			acked[m.from.lease] = true
-			if !slices.ContainsFunc(e.deliveries, func(d delivery) bool { return d.Token == m.from.lease }) {
+			if !h.isCopied(e) && !slices.ContainsFunc(e.deliveries, func(d delivery) bool { return d.Token == m.from.lease }) {
 				l.violate(hollowAck, e, "lease %d", m.from.lease)
 			}
 		}
@@ -228,7 +233,11 @@ func (l *ledger) checkOrder(h *history) {
 	keys := map[string][]*event{}
 	for _, e := range h.events {
 		if e.key != "" && e.committed && !h.forgotten(e) {
-			keys[e.line()] = append(keys[e.line()], e)
+			line := e.line()
+			if e.original != nil { // of one topic: those of several have no order
+				line += " " + e.original.topic
+			}
+			keys[line] = append(keys[line], e)
 		}
 	}
 	for _, events := range keys {
@@ -246,7 +255,9 @@ func (l *ledger) checkOrder(h *history) {
 func (l *ledger) checkEarlier(h *history, e *event, earlier []*event) {
 	claimed, arrived := e.claimed(), e.arrived()
 	undone := e.held(e.deliveries[0].Token, arrived).from.IsZero() // by a crash or a failover
-	if undone {
+	if undone && e.original != nil {
+		return // so may be its original's
+	} else if undone {
 		claimed = arrived.Add(-h.lease)
 	}
 	failedOver := undone && h.overlapping(arrived, arrived.Add(forgets), func(f injected) bool { return f.kind == lag }) != ""

@@ -245,6 +245,35 @@ func TestLedgerFindsViolations(t *testing.T) {
 	}
 }
 
+// A copy is made once, with its original's ack, for each destination; and those of a key arrive in the order of their originals.
+// CONTRACT: C-19
+func TestLedgerFindsWrongCopies(t *testing.T) {
+	const copied = "wait wait insert alice confirm ack"
+	for name, test := range map[string]struct {
+		stories []string // two originals, and a copy of each
+		want    string
+	}{
+		"each once":           {[]string{"insert alice ack", "insert alice ack", copied, copied}, ""},
+		"one is missing":      {[]string{"insert alice ack", "insert alice ack", copied}, miscopied},
+		"twice":               {[]string{"insert alice ack", "insert alice ack", copied, copied, copied}, miscopied},
+		"of one that is gone": {[]string{"insert withdraw", "insert alice ack", copied, copied}, miscopied},
+		"before the ack":      {[]string{"insert alice wait ack", "insert alice ack", copied, copied}, miscopied},
+		"out of order":        {[]string{"insert alice ack", "insert alice ack", "wait wait insert wait wait alice confirm ack", copied}, inverted},
+	} {
+		h := story(true, nil, test.stories...)
+		h.copies = []string{"warehouse"}
+		for i := range test.stories {
+			e := h.event(uuid.UUID{15: byte(i + 1)})
+			if e.topic = shopTopics[0]; i > 1 && len(e.moves) > 0 {
+				e.topic, e.originalID = h.copies[0], uuid.UUID{15: byte(i%2 + 1)}
+			}
+		}
+		h.linkCopies()
+		l := balance(h)
+		need.That(t, test.want == "" && len(l.violations) == 0 || test.want != "" && len(l.violations) > 0 && l.violations[0].rule == test.want, "%s: found %+v, want %q", name, l.violations, test.want)
+	}
+}
+
 // Recovery is measured from a kill to the last event that the victim held.
 func TestRecoveryMeasuredToTheLastHeldEvent(t *testing.T) {
 	killed := injected{kind: kill, start: at(15), end: at(500), worker: alice}

@@ -22,7 +22,7 @@ const defaultLease = 30 * time.Second
 // with the last of its leases.
 func (w *world) loopCrashes(ctx context.Context, f fault) error {
 	for range 5 + f.pick%4 {
-		d, err := w.startDispatcherWith(ctx, "dispatcher", "", func(delivery map[string]any) {
+		d, err := w.startDispatcherWith(ctx, f.pick/4%(w.copies+1), "dispatcher", "", func(delivery map[string]any) {
 			for _, name := range []string{"lease", "pollInterval", "batchSize", "concurrency", "maxConcurrency", "maxAttempts", "gracePeriod"} {
 				delete(delivery, name)
 			}

@@ -5,6 +5,7 @@
 //	go run ./hack/chaos -for 40s -seeds 20                 twenty short ones, one after the other
 //	go run ./hack/chaos -for 40s -faults veto,unreadable   some kinds of faults alone
 //	go run ./hack/chaos -for 30m -alerts                   next to a Prometheus with the project's alerts
+//	go run ./hack/chaos -for 60s -rate 30 -copies 3        copied to three destinations, of which one is down half of the time
 //
 // Faults end, stop and freeze processes, cut connections, crash the database, and have the consumer refuse,
 // hang, become unreachable, leave requests without a response, or respond with 5xx for long, in part or to one tenant. More
@@ -23,6 +24,9 @@
 //
 // With -alerts the faults are those that leave the destination alone, and no alert may fire, but those that are of what the run
 // does: its events become dead, and it refuses what dispatchers write.
+//
+// With -copies the dispatchers copy the shop's events, and each destination has one of its own that delivers the copies. Each committed event has one copy
+// in each, made in the transaction that delivers it; and the copies of a key are delivered in the order of their originals. No topic is slow then.
 //
 // A failover forgets what was committed while the standby lagged: an event is lost by right if that takes its row too. The
 // clock of the database is a library for LD_PRELOAD; without a C compiler it does not jump.
@@ -77,6 +81,7 @@ type options struct {
 	work              time.Duration // that the consumer takes over an event
 	ordered, deleted  bool
 	paced             bool // concurrency Auto everywhere, a rate, and without order fairness between tenants
+	copies            int  // to how many destinations
 	journal           bool // the product's own, which is verified in the end
 	alerts            bool // that fire are a failure
 	kinds             []kind
@@ -98,8 +103,8 @@ func (o options) mode() string {
 
 // command plays the run again.
 func (o options) command() string {
-	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -ordering %s -rows %s -pace %s -journal=%t -alerts=%t -faults %s",
-		o.seed, o.total, o.lease, o.poll, o.dispatchers, o.rate, o.ordering(), o.rows(), o.pace(), o.journal, o.alerts, join(o.kinds))
+	return fmt.Sprintf("go run ./hack/chaos -seed %d -for %s -lease %s -poll %s -dispatchers %d -rate %d -copies %d -ordering %s -rows %s -pace %s -journal=%t -alerts=%t -faults %s",
+		o.seed, o.total, o.lease, o.poll, o.dispatchers, o.rate, o.copies, o.ordering(), o.rows(), o.pace(), o.journal, o.alerts, join(o.kinds))
 }
 
 func (o options) ordering() string { return map[bool]string{false: "None", true: "Key"}[o.ordered] }
@@ -129,6 +134,7 @@ func chaos(ctx context.Context, args []string) error {
 	flags.DurationVar(&o.poll, "poll", o.poll, "the dispatchers' poll interval")
 	flags.IntVar(&o.dispatchers, "dispatchers", o.dispatchers, "how many dispatchers")
 	flags.IntVar(&o.rate, "rate", o.rate, "transactions a second, of 3 events each on average")
+	flags.IntVar(&o.copies, "copies", 0, "to how many destinations the dispatchers copy, at most 3; the third is down half of the time")
 	seeds := flags.Int("seeds", 1, "how many runs, each with the next seed")
 	ordering := flags.String("ordering", "", "None or Key (default: drawn)")
 	rows := flags.String("rows", "", "kept or deleted at ack (default: drawn)")
@@ -179,10 +185,13 @@ func chaos(ctx context.Context, args []string) error {
 	return nil
 }
 
-// choose takes the kinds of faults that -faults names, or all that the run may have.
+// choose takes the kinds of faults that -faults names, or all that the run may have. It refuses what is not there, of -copies too.
 func (o *options) choose(faults string) error {
 	if faults == "" {
 		faults = join(slices.DeleteFunc(o.kinds, func(k kind) bool { return o.alerts && slices.Contains(ofDestination, k) }))
+	}
+	if o.copies < 0 || o.copies > len(destinations) {
+		return fmt.Errorf("-copies: %d is not from 0 to %d", o.copies, len(destinations))
 	}
 	o.kinds = nil
 	for name := range strings.SplitSeq(faults, ",") {
@@ -258,7 +267,7 @@ func (w *world) run(ctx context.Context) (*history, error) {
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	go func() { _ = noteStalls(watching, stalls) }() // what is missing there explains nothing
-	plan := schedule(rand.New(rand.NewPCG(w.seed, 3)), w.times, w.dispatchers, w.kinds)
+	plan := schedule(rand.New(rand.NewPCG(w.seed, 3)), w.times, len(w.slots), w.kinds)
 	for range 2 {
 		p, err := w.startProducer("-rate", fmt.Sprint(w.rate/2))
 		if err != nil {
@@ -267,8 +276,10 @@ func (w *world) run(ctx context.Context) (*history, error) {
 		w.writers = append(w.writers, p)
 	}
 	began := time.Now()
+	up := w.takeDown(ctx)
 	w.play(ctx, plan)
 	sleep(ctx, time.Until(began.Add(w.total)))
+	up()
 	for _, p := range w.writers {
 		if err := p.stop(30 * time.Second); err != nil {
 			w.fail("%v", err)

@@ -172,7 +172,7 @@ func (l *ledger) checkDeadLetters(h *history, e *event) {
 		if m.verb != toDead {
 			continue
 		}
-		if e.sent == 0 && e.eventType != unreadableType {
+		if e.sent == 0 && e.eventType != unreadableType && !h.isCopied(e) {
 			l.violate(neverSent, e, "%s after %d attempts", m.reason, m.to.attempts)
 		}
 		spent := m.reason == "max_retries_exceeded" || m.reason == "processing_timeout"
@@ -180,7 +180,9 @@ func (l *ledger) checkDeadLetters(h *history, e *event) {
 		case e.eventType == unreadableType && m.reason == "poison_message":
 		case e.eventType == scenario.PoisonType && (spent || m.reason == "permanent_failure"):
 		case spent && e.eventType != unreadableType:
-			if h.overlapping(e.budgetFrom(i), m.at, func(f injected) bool { return f.kind == refuse && f.status == http.StatusNotFound }) == "" {
+			if h.overlapping(e.budgetFrom(i), m.at, func(f injected) bool {
+				return f.kind == refuse && f.status == http.StatusNotFound || f.kind == reject && h.isCopied(e) // its ack is its copy's
+			}) == "" {
 				l.violate(starved, e, "%s", m.reason)
 			}
 		default:

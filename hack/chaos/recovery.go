@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -33,7 +34,7 @@ func recoveries(h *history, t times) []recovery {
 		r := recovery{fault: f, rows: unknown}
 		if h.alone(f, t.bound()) {
 			from := f.end
-			if f.kind == kill || f.kind == stop || f.kind == freeze || f.kind == choke {
+			if h.copies == nil && (f.kind == kill || f.kind == stop || f.kind == freeze || f.kind == choke) { // else no other one may take its place
 				from = f.start
 			}
 			r.held, r.rows, r.last = h.rowsBack(f, from)
@@ -75,7 +76,7 @@ func (h *history) rowsBack(f injected, from time.Time) (held int, took time.Dura
 				over = m.at
 			}
 		}
-		if mine && e.count(nack)+e.count(toDead) == 0 && !failing[e.line()] { // else it waits for a backoff too
+		if mine && e.count(nack)+e.count(toDead) == 0 && !failing[e.line()] && !h.isHalfDown(e) { // else it waits for a backoff too
 			held++
 			if over.After(last) {
 				last, slowest = over, e
@@ -95,7 +96,7 @@ func (h *history) waiting(at time.Time) (n int) {
 				last = m.to
 			}
 		}
-		if last.status == "pending" && e.count(nack)+e.count(toDead) == 0 && !failing[e.line()] {
+		if last.status == "pending" && e.count(nack)+e.count(toDead) == 0 && !failing[e.line()] && !h.isHalfDown(e) {
 			n++
 		}
 	}
@@ -195,7 +196,7 @@ func (l *ledger) checkWaits(h *history) {
 	for _, e := range h.events {
 		hit := func(f injected) bool { return h.hits(f, e) }
 		busiest := h.ordered && e.key == "customer-0" // one after the other is all that it may have
-		if busiest || e.eventType != placedType || len(e.moves) == 0 || e.moves[0].to.waits || e.committedAt.IsZero() || e.arrived().IsZero() ||
+		if busiest || e.eventType != placedType || len(e.moves) == 0 || cmp.Or(e.original, e).moves[0].to.waits || e.committedAt.IsZero() || e.arrived().IsZero() ||
 			slices.ContainsFunc(h.faults, hit) || slices.ContainsFunc(refused[e.line()], hit) {
 			continue
 		}
@@ -218,7 +219,7 @@ func (h *history) hits(f injected, e *event) bool {
 		return false
 	case f.kind == partly:
 		return e.tenant == throttled
-	case f.kind == refuse && f.topic != "":
+	case f.topic != "":
 		return f.topic == e.topic
 	case f.kind == veto || f.kind == unclaimed: // their keys
 		return h.ordered && len(e.key) == len("customer-0") && e.key < "customer-5"

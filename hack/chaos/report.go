@@ -15,7 +15,7 @@ import (
 func (r *result) print(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "fault\tcount\theld rows back: median\tmax\tunacked deliveries\t")
-	for _, k := range slices.Concat(foreground, background, []kind{nap, stall}) {
+	for _, k := range slices.Concat(foreground, background, []kind{down, nap, stall}) {
 		others := func(f injected) bool { return f.kind != k }
 		n := len(slices.DeleteFunc(slices.Clone(r.history.faults), others))
 		if n == 0 {
@@ -31,7 +31,7 @@ func (r *result) print(w io.Writer) {
 	}
 	_ = table.Flush() // to w, which is the caller's
 	l := r.ledger
-	fmt.Fprintf(w, "\n%d events committed, %d rolled back; %d delivered, %d of them more than once in all", l.committed, l.rolledBack, l.delivered, l.duplicates)
+	fmt.Fprintf(w, "\n%d events committed, %d of them copies, %d rolled back; %d delivered, %d of them more than once in all", l.committed, l.copies, l.rolledBack, l.delivered, l.duplicates)
 	fmt.Fprintf(w, ", %d withdrawn", l.withdrawn)
 	for _, reason := range slices.Sorted(maps.Keys(l.dead)) {
 		fmt.Fprintf(w, ", %d dead: %s", l.dead[reason], reason)

@@ -61,6 +61,9 @@ type world struct {
 // newWorld starts everything but the producers. The caller ends it, also after an error.
 func newWorld(ctx context.Context, o options, dir string, out io.Writer) (*world, error) {
 	w := &world{options: o, dir: dir, out: out, began: time.Now()}
+	if o.copies > 0 { // else who delivers the slow topics?
+		w.kinds = slices.DeleteFunc(slices.Clone(o.kinds), func(k kind) bool { return k == slow })
+	}
 	if o.alerts {
 		var err error
 		of := filepath.Join(dir, "prometheus")
@@ -82,8 +85,8 @@ func newWorld(ctx context.Context, o options, dir string, out io.Writer) (*world
 	if err := w.startConsumer(ctx); err != nil {
 		return w, err
 	}
-	for range o.dispatchers {
-		d, err := w.startDispatcher(ctx, "dispatcher", "")
+	for i := range o.dispatchers + o.copies {
+		d, err := w.startDispatcher(ctx, max(0, i+1-o.dispatchers), "dispatcher", "")
 		if err != nil {
 			return w, err
 		}
