@@ -1,43 +1,52 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"os"
+	"strconv"
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
 )
 
-// A late subscriber gets the kept events in their order, each once, however often the command is ended, next to itself and to a dispatcher
-// that copies.
+// keptVariable names the environment variable with the number of events of TestLateSubscriberGetsKeptEvents.
+const keptVariable = "OUTBOX_TEST_KEPT"
+
+// A late subscriber gets the kept events in their order, each once, however often the command is ended, next to itself, to retention and to a
+// dispatcher that copies.
 // CONTRACT: C-19
 func TestLateSubscriberGetsKeptEvents(t *testing.T) {
 	t.Parallel()
 	o := installed(t)
-	const n = 4000
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(keptVariable), "4000"))
+	check(t, err)
 	o.exec(t, fmt.Sprintf(`select outbox.enqueue('shop', 'orders', '{}', p_aggregate_id => 'a' || n %% 9) from generate_series(1, %d) as n`, n))
-	o.exec(t, `update outbox.outbox_events set status = 'delivered'; update outbox.outbox_events set created_at = now() - interval '4 days' where seq <= 100; update outbox.outbox_events set status = 'pending' where seq > 3990`)
-	file := o.file(t, o.dispatcher, "topics: [orders]\n"+dispatching("{copy: {topics: [orders.billing]}}"))
+	o.exec(t, fmt.Sprintf(`update outbox.outbox_events set status = 'delivered' where seq <= %d; update outbox.outbox_events set created_at = now() - interval '4 days', updated_at = now() - interval '4 days' where seq <= 100`, n-10))
+	file := o.file(t, o.dispatcher, "topics: [orders]\n"+dispatching("{copy: {topics: [orders.billing]}}")+"retention: {delivered: 72h}\n")
 	copying := []string{"copy", "-f", file, "--from", "orders", "--to", "orders.billing", "--since", "72h", "--rate"}
 	for range 3 {
-		cmd := command(t, append(copying, "400")...)
+		cmd := command(t, append(copying, strconv.Itoa(n/10))...)
 		check(t, cmd.Start())
 		before := o.count(t, `topic = 'orders.billing'`)
 		await(t, "it copies", func() bool { return o.count(t, `topic = 'orders.billing'`) > before })
 		check(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 	}
-	run(t, "", "once", "-f", file, "-n", "100").ok(t)
+	p := start(t, file)
 	done := make(chan output)
 	for range 2 {
 		go func() { done <- run(t, "", append(copying, "100000")...) }()
 	}
 	for range 2 {
-		(<-done).ok(t, ` of 3900 events of "orders" to "orders.billing"; `)
+		(<-done).ok(t, ` events of "orders" to "orders.billing"; `)
 	}
-	run(t, "", append(copying, "500")...).ok(t, `copied 0 of 3900 events of "orders" to "orders.billing"; 3900 were there already, and 0 were removed meanwhile`)
-	need.Want(t, 3900, "%d copies, want %d", o.count(t, `topic = 'orders.billing'`))
+	await(t, "retention removes, and the dispatcher copies", func() bool { return o.count(t, `topic = 'orders' and status = 'delivered'`) == n-100 })
+	need.Want(t, 0, "exit code %d, want %d", p.stop(t))
+	run(t, "", append(copying, "500")...).ok(t, fmt.Sprintf(`copied 0 of %d events of "orders" to "orders.billing"; %[1]d were there already, and 0 were removed meanwhile`, n-100))
+	need.Want(t, fmt.Sprint(n-100, n-100), "%s copies and originals, want %s", o.text(t, `select count(*) || ' ' || count(distinct headers ->> 'originalid') from outbox.outbox_events where topic = 'orders.billing'`))
 	need.Want(t, "0", "%s late copies are out of order, want %s", o.text(t, `select count(*) from (select o.seq < lag(o.seq) over (order by e.seq) as inverted from outbox.outbox_events as e
-		join outbox.outbox_events as o on o.id::text = e.headers ->> 'originalid' where o.seq <= 3990) as e where inverted`))
+		join outbox.outbox_events as o on o.id::text = e.headers ->> 'originalid' where o.seq <= `+strconv.Itoa(n-10)+`) as e where inverted`))
 	original := o.text(t, `select headers ->> 'originalid' from outbox.outbox_events where topic = 'orders.billing' order by seq limit 1`)
 	run(t, "", "events", "show", "-f", file, original).ok(t, "Copy:", "orders.billing ")
 	o.exec(t, `insert into outbox.outbox_workers (worker, dispatcher, namespace, topics, copies) values (gen_random_uuid(), 'billing', 'shop', '{orders.billing}', '{orders}')`)
