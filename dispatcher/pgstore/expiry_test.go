@@ -1,6 +1,7 @@
 package pgstore_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func TestClaimsExpireWhatIsLate(t *testing.T) {
 	pgtest.Want(o, "expired 1 f", "the row is %s, want %s", `select concat_ws(' ', status, attempts, live, locked_by) from outbox.outbox_events where dedupe_key = 'its own time'`)
 
 	// A claim makes no more of them expired than it may take rows, and what comes behind is found.
-	pgtest.Exec(o, `select outbox.enqueue('shop', 'many', '{}', p_aggregate_id => 'a' || n % 50, p_options => case when n <= 250 then '{"expires": "0s"}' else '{}' end::jsonb) from generate_series(1, 251) as n`)
+	pgtest.Exec(o, `select outbox.enqueue('shop', 'many', '{}', p_aggregate_id => 'a' || n % 2, p_options => case when n <= 250 then '{"expires": "0s"}' else '{}' end::jsonb) from generate_series(1, 251) as n`)
 	for _, keys := range []*dispatcher.KeyOrder{nil, {PerKey: 3, BlockOnDead: true}} {
 		req := share("many", 100)
 		if req.Keys = keys; keys != nil {
@@ -53,7 +54,7 @@ func TestClaimsExpireWhatIsLate(t *testing.T) {
 		before, n := pgtest.Value[int](o, `select count(*) from outbox.outbox_events where status = 'expired' and topic = 'many'`), 0
 		claimed, err = store.Claim(t.Context(), req)
 		n = len(claimed.Expired)
-		need.That(t, err == nil && n > 0 && n <= req.Shares[0].Limit && claimed.Leased() == 0, "%d of %d rows expired, and %d are leased, %v", n, req.Shares[0].Limit, claimed.Leased(), err)
+		need.That(t, err == nil && n == req.Shares[0].Limit && claimed.Leased() == 0, "%d of %d rows expired, and %d are leased, %v", n, req.Shares[0].Limit, claimed.Leased(), err)
 		pgtest.Want(o, before+n, "%d rows are expired, want %d", `select count(*) from outbox.outbox_events where status = 'expired' and topic = 'many'`)
 	}
 	for range 250 {
@@ -63,6 +64,25 @@ func TestClaimsExpireWhatIsLate(t *testing.T) {
 	}
 	need.That(t, err == nil && claimed.Leased() == 1, "behind what expired %d rows are leased, %v", claimed.Leased(), err)
 	pgtest.Want(o, "0 250", "there are %s dead letters and expired rows, want %s", `select concat_ws(' ', (select count(*) from outbox.outbox_dead_letters), count(*)) from outbox.outbox_events where topic = 'many' and status = 'expired'`)
+}
+
+// What expires between two events of a key leaves them in order.
+// CONTRACT: C-18, C-50
+func TestExpiryKeepsOrder(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, pgtest.Migrated(t))
+	store := o.Store("shop", uuid.New())
+	need.OK(t, need.Err(store.Claim(t.Context(), inOrder("orders", 1, 1)))) // from here on it remembers
+	pgtest.Exec(o, `select outbox.enqueue('shop', 'orders', '{}', p_aggregate_id => case when n <= 3 then 'a' else 'b' || n end, p_delay => case n when 1 then interval '1 hour' else '0' end) from generate_series(1, 100) as n`)
+	for _, want := range []string{"97 and 0", "0 and 0", "0 and 1", "0 and 0"} {
+		pgstore.Recall(store)
+		claimed, err := store.Claim(t.Context(), inOrder("orders", 100, 9))
+		need.OK(t, err)
+		need.Want(t, want, "%s are leased and expired, want %s", fmt.Sprintf("%d and %d", claimed.Leased(), len(claimed.Expired)))
+		if want == "0 and 0" { // it knows by now which numbers are settled
+			pgtest.Exec(o, `update outbox.outbox_events set expires_at = now() where seq = 2`)
+		}
+	}
 }
 
 // A replay of a dead event whose time is over is refused, unless it gives a new one.

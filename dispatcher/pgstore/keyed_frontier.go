@@ -17,7 +17,7 @@ const (
 // frontier remembers of keys below which seq none of their rows is live. While something holds vacuum back, a claim
 // that looks for an earlier live row of a key would read all its rows that were delivered meanwhile.
 //
-// A claim takes the first live rows of a key, so below the first that it returned there was none. That stays so
+// A claim takes the first live rows of a key, but for what expires, so below the first that it returned there was none. That stays so
 // up to the seq that is settled: no transaction with a lower one may still commit. A delivered row is never live
 // again, and the replay of a dead one resolves its dead letter: claims use no floor for a key that has a resolved one. A
 // crash of the server may forget numbers that were drawn, so a floor is of one run of it.
@@ -89,7 +89,7 @@ func (f *frontier) add(k known, rows []row) {
 	first := map[int64]int64{} // the first seq of each key
 	for _, r := range rows {
 		f.highest = max(f.highest, r.event.Seq)
-		if seq, ok := first[r.key]; !ok || r.event.Seq < seq {
+		if seq, ok := first[r.key]; r.ended != expired && (!ok || r.event.Seq < seq) {
 			first[r.key] = r.event.Seq
 		}
 	}

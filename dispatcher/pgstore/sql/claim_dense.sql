@@ -8,11 +8,11 @@
 -- comes with its new ctid, which no later part of the statement finds.
 with {frontier}
 looked as materialized (
-    select share.n as range, event.*, {first} as head
+    select share.n as range, event.*, late is true or {first} as head
     from unnest($2::text[], $3::integer[], $4::timestamptz[], $5::uuid[])
         with ordinality as share (topic, rows, floor_at, floor_id, n)
     cross join lateral (
-        select ctid as row, next_attempt_at, id, seq, key_hash, {exhausted} as exhausted, size_bytes
+        select ctid as row, next_attempt_at, id, seq, key_hash, {over} as late, {exhausted} as exhausted, size_bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text

@@ -5,7 +5,7 @@
 -- a pass.
 --
 -- Why no later row of a key is delivered before an earlier one: the whole statement reads one
--- snapshot. Of a key it takes the first live rows in it, each only with all before it, and only if the
+-- snapshot. Of a key it takes the first live rows in it, each only with all before it (and what is over, which is not delivered), and only if the
 -- row is locked here in the very version that the snapshot shows. So of two claims of a key at the
 -- same time, one meets the other's lock, or a version that is not its snapshot's, and takes nothing.
 -- Any claim that sees the first one's commit sees the rows live and leased, and stops at them. What a
@@ -33,7 +33,7 @@ ranges as materialized (
         with ordinality as share (topic, floor_at, floor_id, look, n)
     join turn on turn.range = share.n
     cross join lateral (
-        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, {exhausted} as exhausted, size_bytes
+        select ctid as row, next_attempt_at, id, seq, key_hash, attempts, {over} as late, {exhausted} as exhausted, size_bytes
         from outbox.outbox_events
         where live
           and namespace = $1::text
@@ -45,10 +45,10 @@ ranges as materialized (
     ) as event
 ),
 -- Which of them are the first live ones of their keys. Where keys have very many rows, only one is worth
--- reading.
+-- reading. What is over waits for no other row.
 looked as materialized (
     select event.*,
-           key_hash is null or seq in (select min(seq) from ranges group by key_hash) and {first} as head
+           key_hash is null or late is true or seq in (select min(seq) from ranges group by key_hash) and {first} as head
     from ranges as event
 ),
 -- They are taken in the order of looked: an ORDER BY would only add a sort. Those that wait for a row before them are
