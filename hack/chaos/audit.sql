@@ -21,6 +21,7 @@ create table chaos.audit (
     type         text,
     tenant       uuid,
     max_attempts integer, -- of its own
+    expires      timestamptz,
     old_status   text,
     old_attempts integer,
     old_lease    bigint,
@@ -50,8 +51,8 @@ create trigger chaos_right_time before insert on chaos.audit
 create function chaos.witness() returns trigger language plpgsql security definer set search_path from current as $$
 begin
     if tg_op = 'INSERT' then
-        insert into chaos.audit (id, op, seq, topic, key, original, type, tenant, max_attempts, status, attempts, lease, worker, until, waits)
-        values (new.id, tg_op, new.seq, new.topic, coalesce(new.partition_key, new.aggregate_id), (new.headers ->> 'originalid')::uuid, new.event_type, new.tenant_id, new.max_attempts,
+        insert into chaos.audit (id, op, seq, topic, key, original, type, tenant, max_attempts, expires, status, attempts, lease, worker, until, waits)
+        values (new.id, tg_op, new.seq, new.topic, coalesce(new.partition_key, new.aggregate_id), (new.headers ->> 'originalid')::uuid, new.event_type, new.tenant_id, new.max_attempts, new.expires_at,
             new.status, new.attempts, new.lease, new.locked_by, new.locked_until, new.next_attempt_at > now());
     elsif tg_op = 'DELETE' then
         insert into chaos.audit (id, op, old_status, old_attempts, old_lease, old_worker, old_until)

@@ -75,7 +75,7 @@ var shortSeeds = []struct {
 }
 
 // Short runs of the whole. `go run ./hack/chaos -help` says how to have longer ones.
-// CONTRACT: C-3, C-10, C-17, C-19, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-30, C-31, C-32, C-33, C-36, C-41, C-42, C-70
+// CONTRACT: C-3, C-10, C-17, C-18, C-19, C-20, C-21, C-22, C-23, C-24, C-26, C-27, C-30, C-31, C-32, C-33, C-36, C-41, C-42, C-70
 func TestShortRunsKeepTheLedger(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute and a half")

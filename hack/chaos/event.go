@@ -84,7 +84,7 @@ func (e *event) over() time.Time {
 		at = endless
 	}
 	for _, of := range []*event{e, cmp.Or(e.original, e)} {
-		for _, v := range []verb{toDead, withdraw} {
+		for _, v := range []verb{toDead, withdraw, expire} {
 			if end, is := of.first(v); is && end.at.Before(at) {
 				at = end.at
 			}

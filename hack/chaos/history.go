@@ -52,6 +52,7 @@ type event struct {
 	eventType   string
 	tenant      uuid.UUID
 	maxAttempts int // its own; 0 for the dispatchers'
+	expires     time.Time
 	originalID  uuid.UUID
 	original    *event   // of a copy
 	copies      []*event // of an original
@@ -149,7 +150,7 @@ func (h *history) event(id uuid.UUID) *event {
 
 func (h *history) readAudit(ctx context.Context, w *world) error {
 	rows, err := w.admin.Query(ctx, `select tx::text::bigint, began, at, by_clock, id, coalesce(seq, 0), coalesce(topic, ''), coalesce(key, ''),
-			original, coalesce(type, ''), tenant, coalesce(max_attempts, 0),
+			original, coalesce(type, ''), tenant, coalesce(max_attempts, 0), expires,
 			coalesce(old_status, ''), coalesce(old_attempts, 0), coalesce(old_lease, 0), old_worker, old_until,
 			coalesce(status, ''), coalesce(attempts, 0), coalesce(lease, 0), worker, until, coalesce(waits, false),
 			coalesce(reason, ''), coalesce(error, '')
@@ -165,9 +166,9 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 		maxAttempts           int
 		oldWorker, taker, of  uuid.NullUUID
 		original              uuid.NullUUID
-		oldUntil, until       *time.Time
+		oldUntil, until, over *time.Time
 	)
-	targets := []any{&m.tx, &m.began, &m.at, &m.byClock, &id, &seq, &topic, &key, &original, &eventType, &of, &maxAttempts,
+	targets := []any{&m.tx, &m.began, &m.at, &m.byClock, &id, &seq, &topic, &key, &original, &eventType, &of, &maxAttempts, &over,
 		&m.from.status, &m.from.attempts, &m.from.lease, &oldWorker, &oldUntil,
 		&m.to.status, &m.to.attempts, &m.to.lease, &taker, &until, &m.to.waits, &m.reason, &m.err}
 	_, err = pgx.ForEachRow(rows, targets, func() error {
@@ -176,7 +177,7 @@ func (h *history) readAudit(ctx context.Context, w *world) error {
 		m.verb = verbOf(m.from, m.to)
 		e := h.event(id)
 		if m.verb == insert {
-			e.seq, e.topic, e.key, e.originalID, e.eventType, e.tenant, e.maxAttempts = seq, topic, key, original.UUID, eventType, of.UUID, maxAttempts
+			e.seq, e.topic, e.key, e.originalID, e.eventType, e.tenant, e.maxAttempts, e.expires = seq, topic, key, original.UUID, eventType, of.UUID, maxAttempts, valueOf(over)
 		}
 		e.moves = append(e.moves, m)
 		return nil

@@ -12,7 +12,7 @@ import (
 
 // ledger is the verdict on a run.
 type ledger struct {
-	committed, rolledBack, copies, delivered, duplicates, replays, withdrawn int
+	committed, rolledBack, copies, delivered, duplicates, replays, withdrawn, expired int
 	// tried are the events that were still tried when the run ended, and forgotten those that a failover took along.
 	tried, forgotten int
 	dead             map[string]int
@@ -55,6 +55,7 @@ const (
 	tooFast     = "faster than the rate limit"
 	heldUp      = "waited, and no fault hit it"
 	untrue      = "withdrawal is not so"
+	mistimed    = "expired before its time, or claimed after it"
 	miscopied   = "not copied to each destination once"
 	broken      = "process"
 )
@@ -119,6 +120,8 @@ func (l *ledger) account(h *history, e *event) {
 	switch last := e.moves[len(e.moves)-1]; {
 	case last.verb == withdraw:
 		l.withdrawn++
+	case last.verb == expire:
+		l.expired++
 	case last.verb == ack && (len(e.deliveries) > 0 || h.isCopied(e)):
 		l.delivered++
 	case last.verb == toDead:
@@ -164,6 +167,9 @@ func (l *ledger) followRow(h *history, e *event) {
 				l.violate(hollowAck, e, "lease %d", m.from.lease)
 			}
 		}
+		if h.mistimed(e, m) {
+			l.violate(mistimed, e, "%s at %s, its time is over at %s", m.verb, m.at.Format(clockTime), e.expires.Format(clockTime))
+		}
 		if m.to.status == "processing" && m.to.lease <= token {
 			l.violate(tokenFell, e, "lease %d was claimed after %d", m.to.lease, token)
 		}
@@ -179,6 +185,18 @@ func (l *ledger) followRow(h *history, e *event) {
 func (h *history) early(m move) bool {
 	jumped := h.overlapping(m.began, m.at, func(f injected) bool { return f.kind == jump }) != ""
 	return !m.from.until.Before(m.byClock) && (!jumped || !m.from.until.Before(m.to.until.Add(-h.lease)))
+}
+
+// mistimed reports whether an event was claimed when its time was over by the server's clock, or expired before that by the right one, unless
+// it was claimed while the server's jumped: that harms nothing else (CONTRACT C-18).
+func (h *history) mistimed(e *event, m move) bool {
+	switch m.to.status {
+	case "processing":
+		return !e.expires.IsZero() && !m.began.Add(m.byClock.Sub(m.at)).Before(e.expires)
+	case "expired":
+		return e.expires.IsZero() || m.at.Before(e.expires) && h.overlapping(m.began, m.at, func(f injected) bool { return f.kind == jump }) == ""
+	}
+	return false
 }
 
 // follows reports whether a transition begins where the one before it ended.

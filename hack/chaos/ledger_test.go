@@ -72,6 +72,9 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 					e.taken = when
 				}
 				continue
+			case "brief":
+				e.expires = at(25)
+				continue
 			case "record":
 				e.deadLetters++
 				continue
@@ -108,6 +111,8 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 			case "replay":
 				next = state{status: "pending", lease: now.lease}
 				e.replayed++
+			case "expire":
+				next = state{status: "expired", attempts: now.attempts, lease: now.lease}
 			case "withdraw":
 				next = state{status: "withdrawn", attempts: now.attempts, lease: now.lease}
 			case "jump":
@@ -159,6 +164,8 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"withdrawn", story(true, nil, "insert withdraw taken", "insert wait wait alice confirm ack"), nil},
 		{"withdrawn too late", story(false, nil, "insert alice tooLate confirm ack"), nil},
 		{"withdrawn, and a failover took that along", story(false, failedOver, "insert withdraw taken undone wait alice confirm ack"), nil},
+		{"expired", story(true, nil, "brief insert wait expire", "insert wait wait wait alice confirm ack"), nil},
+		{"expired early, since the clock jumped", story(false, jumped, "brief insert expire"), nil},
 		{"killed", story(false, killed, "insert alice confirm bob confirm ack"), nil},
 		{"crashed", story(false, crashed, "insert alice confirm bob confirm ack"), nil},
 		{"claimed again under a number that a crash took back", story(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), []string{tokenTwice}},
@@ -186,6 +193,9 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"withdrawn after a try", story(false, nil, "insert alice release withdraw taken"), []string{lost, unlawful, untrue}},
 		{"said to be withdrawn", story(false, nil, "insert taken alice confirm ack"), []string{untrue}},
 		{"said to be too late", story(false, nil, "insert tooLate withdraw"), []string{untrue}},
+		{"expired early", story(false, nil, "brief insert expire"), []string{mistimed}},
+		{"expired without a time", story(false, jumped, "insert wait expire"), []string{mistimed}},
+		{"claimed after its time", story(false, jumped, "brief insert wait alice confirm ack"), []string{mistimed}},
 		{"jump", story(false, nil, "insert alice confirm jump alice ack"), []string{unlawful, hollowAck, unexplained}},
 		{"early", story(false, killed, "insert steal alice confirm ack"), []string{early}},
 		{"released at a stop", story(false, stopped, "insert alice release bob confirm ack"), nil},

@@ -126,6 +126,8 @@ func newEvent() producer.Event {
 		e.EventType = scenario.PoisonType
 	case 1, 2, 3:
 		e.Delay = time.Duration(rand.IntN(3000)) * time.Millisecond
+	case 6, 7, 8, 9: // about as long as a jump of the database's clock
+		e.Expires = time.Duration(5+rand.IntN(20)) * time.Second
 	case 4:
 		e.AggregateID = "" // no key
 	case 5: // more than a socket's buffers are at first

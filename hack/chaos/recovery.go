@@ -241,6 +241,7 @@ const (
 	toDead   verb = "dead"
 	replay   verb = "replay"
 	withdraw verb = "withdraw"
+	expire   verb = "expire"
 	illegal  verb = "illegal"
 )
 
@@ -275,6 +276,10 @@ func verbOf(from, to state) verb {
 		return legal(toDead, gain == 0 && same && free)
 	case [2]string{"pending", "withdrawn"}:
 		return legal(withdraw, to.attempts == 0 && to.lease == 0 && gain == 0 && same && free)
+	case [2]string{"pending", "expired"}, [2]string{"processing", "expired"}:
+		return legal(expire, gain == 0 && same && free)
+	case [2]string{"expired", ""}:
+		return expire
 	case [2]string{"withdrawn", ""}: // by retention, where delivered rows are not kept
 		return withdraw
 	case [2]string{"dead", "pending"}:
