@@ -108,10 +108,6 @@ func (o options) devImage(ctx context.Context, name, out string) error {
 
 // build runs hack/build.sh, which has the flags, with variables of the environment.
 func (o options) build(ctx context.Context, out string, env []string, packages ...string) error {
-	out, err := absolute(out)
-	if err != nil {
-		return err
-	}
 	cmd := exec.CommandContext(ctx, filepath.Join(o.root, "hack/build.sh"), append([]string{out}, packages...)...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
@@ -119,15 +115,6 @@ func (o options) build(ctx context.Context, out string, env []string, packages .
 		return fmt.Errorf("hack/build.sh for %s: %w", strings.Join(env, " "), err)
 	}
 	return nil
-}
-
-// absolute keeps a slash at the end, by which the build takes it for a folder.
-func absolute(name string) (string, error) {
-	full, err := filepath.Abs(name)
-	if strings.HasSuffix(name, "/") {
-		full += "/"
-	}
-	return full, err
 }
 
 // output returns what a program writes, without the newline.

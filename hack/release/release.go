@@ -25,12 +25,12 @@ import (
 // release is one that is being made.
 type release struct {
 	options
-	version, commit, toolchain string
-	date                       time.Time // of the commit: no file has another
-	dir                        string    // of what is built
-	built                      []program
-	modules                    []linked // into them
-	files                      map[string][]byte
+	version, commit string
+	date            time.Time // of the commit: no file has another
+	dir             string    // of what is built
+	built           []program
+	parts           // of them
+	files           map[string][]byte
 }
 
 // program is what is built of a package for a platform.
@@ -67,7 +67,7 @@ func (o options) release(ctx context.Context, version, out string) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(r.dir) }()
-	for _, step := range []func(context.Context) error{r.buildPrograms, r.pack, r.describe} {
+	for _, step := range []func(context.Context) error{r.inspectParts, r.buildPrograms, r.pack, r.describe} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -109,17 +109,31 @@ func (r *release) prepare(ctx context.Context, out string) (err error) {
 		return err
 	}
 	r.commit, r.date = commit, time.Unix(unix, 0).UTC()
+	if err := r.notes(); err != nil {
+		return err
+	}
 	r.dir, err = os.MkdirTemp("", "outbox-release-")
 	return err
 }
 
+// inspectParts refuses what may not be linked, before anything else takes time.
+func (r *release) inspectParts(ctx context.Context) (err error) {
+	if r.try { // the scan links the programs once more
+		r.texts, r.modules, err = r.licenses(ctx, systems...)
+	} else {
+		r.parts, err = r.inspect(ctx, r.date.Format(time.DateOnly))
+	}
+	return err
+}
+
 // exact refuses what another build of the commit would not be equal to.
-func (r *release) exact(ctx context.Context) (err error) {
-	if r.toolchain, err = r.options.toolchain(); err != nil {
+func (r *release) exact(ctx context.Context) error {
+	toolchain, err := r.toolchain()
+	if err != nil {
 		return err
 	}
-	if goVersion() != r.toolchain {
-		return fmt.Errorf("this is %s, and a release is built by %s, the toolchain of go.mod: run make release, or set GOTOOLCHAIN=%s", goVersion(), r.toolchain, r.toolchain)
+	if goVersion() != toolchain {
+		return fmt.Errorf("this is %s, and a release is built by %s, the toolchain of go.mod: run make release, or set GOTOOLCHAIN=%s", goVersion(), toolchain, toolchain)
 	}
 	changed, err := output(ctx, r.root, "git", "status", "--porcelain")
 	if err == nil && changed != "" {
@@ -136,6 +150,7 @@ func (r *release) when() string { return r.date.Format(time.RFC3339) }
 // buildPrograms builds all programs for Linux, and the plugin for the others.
 func (r *release) buildPrograms(ctx context.Context) error {
 	for _, platform := range platforms {
+		fmt.Fprintln(os.Stderr, "release: building for", platform)
 		goos, goarch, _ := strings.Cut(platform, "/")
 		dir, packages := filepath.Join(r.dir, goos+"-"+goarch), []string{plugin}
 		if goos == "linux" {
@@ -188,12 +203,7 @@ func (r *release) pack(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text, modules, err := r.licenses(ctx, systems...)
-	if err != nil {
-		return err
-	}
-	r.modules = modules
-	texts := entry{name: "LICENSES", data: text}
+	texts := entry{name: "LICENSES", data: r.texts}
 	labels := map[string]string{
 		"org.opencontainers.image.title":         "outbox-operator",
 		"org.opencontainers.image.description":   "The operator and the dispatcher of a transactional outbox in PostgreSQL",
@@ -204,9 +214,6 @@ func (r *release) pack(ctx context.Context) error {
 		"org.opencontainers.image.version":       r.version,
 		"org.opencontainers.image.revision":      r.commit,
 		"org.opencontainers.image.created":       r.when(),
-	}
-	if err := r.notes(); err != nil {
-		return err
 	}
 	var l layout
 	var images []descriptor

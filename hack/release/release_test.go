@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -122,17 +123,7 @@ func TestTheSameCommitMakesTheSameBytes(t *testing.T) {
 	t.Run("the chart", func(t *testing.T) { chartNamesTheImage(t, files, outs[0]) })
 	t.Run("the plugin", func(t *testing.T) { manifestFitsTheArchive(t, files) })
 	t.Run("the papers", func(t *testing.T) { papersNameTheParts(t, files) })
-	t.Run("the sums", func(t *testing.T) { eachByteCounts(t, outs[0], public, slices.Collect(keys(files))) })
-}
-
-func keys[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
+	t.Run("the sums", func(t *testing.T) { eachByteCounts(t, outs[0], public, slices.Collect(maps.Keys(files))) })
 }
 
 func imageHasItsSources(t *testing.T, files map[string][]byte) {
@@ -269,6 +260,11 @@ func TestUnreleasableIsRefused(t *testing.T) {
 		err := o.release(t.Context(), c.version, c.out)
 		need.That(t, err != nil && strings.Contains(err.Error(), c.want), "%+v: %v", c, err)
 	}
+	need.OK(t, os.Mkdir(filepath.Join(o.root, ".github"), 0o700))
+	write(".github/CHANGELOG.md", "\n## [0.1.1]\n")
+	ran(t, o.root, nil, "git", "add", ".")
+	ran(t, o.root, nil, "git", "-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
+	need.Fails(t, "no section [0.1.0]", "the notes: %v, want %q", o.release(t.Context(), "v0.1.0", "none"))
 }
 
 func TestImageNeedsItsProgramAndATag(t *testing.T) {

@@ -119,29 +119,39 @@ func judge(vulns []vuln, except map[string]exception, release string) (err error
 	return err
 }
 
-// verify is the part of make verify that looks at what is linked.
-func (o options) verify(ctx context.Context) error {
-	except, err := o.exceptions(time.Now().UTC().Format(time.DateOnly))
-	if err != nil {
-		return err
+// parts are what the programs link, and what is known of it.
+type parts struct {
+	texts   []byte // of the licences
+	modules []linked
+	vulns   []vuln
+	except  map[string]exception
+}
+
+// inspect returns the parts, or an error that names each that a release may not have on the day.
+func (o options) inspect(ctx context.Context, today string) (p parts, err error) {
+	if p.except, err = o.exceptions(today); err != nil {
+		return p, err
 	}
-	_, modules, err := o.licenses(ctx, systems...)
-	if err != nil {
-		return err
+	if p.texts, p.modules, err = o.licenses(ctx, systems...); err != nil {
+		return p, err
 	}
-	vulns, err := o.scan(ctx)
-	if err != nil {
-		return err
+	if p.vulns, err = o.scan(ctx); err != nil {
+		return p, err
 	}
 	pinned, err := o.toolchain()
 	if err != nil {
-		return err
+		return p, err
 	}
-	if err := judge(vulns, except, pinned); err != nil {
-		return err
+	return p, judge(p.vulns, p.except, pinned)
+}
+
+// verify is the part of make verify that looks at what is linked.
+func (o options) verify(ctx context.Context) error {
+	p, err := o.inspect(ctx, time.Now().UTC().Format(time.DateOnly))
+	if err == nil {
+		fmt.Printf("%d modules with allowed licences; of %d known vulnerabilities in their versions none is linked that has a fix, but for %d exceptions.\n", len(p.modules)-1, len(p.vulns), len(p.except))
 	}
-	fmt.Printf("%d modules with allowed licences; of %d known vulnerabilities in their versions none is linked that has a fix, but for %d exceptions.\n", len(modules)-1, len(vulns), len(except))
-	return nil
+	return err
 }
 
 // scan builds the programs with their symbols, and returns the vulns that they have.
@@ -162,15 +172,15 @@ func (o options) scan(ctx context.Context) ([]vuln, error) {
 }
 
 // vex is the OpenVEX document: what a scanner that sees modules alone reports, and what is so of it.
-func (r *release) vex(vulns []vuln, except map[string]exception) []byte {
+func (r *release) vex() []byte {
 	statements := []any{}
-	for _, h := range vulns {
+	for _, h := range r.parts.vulns {
 		component := "pkg:golang/" + h.module + "@" + h.version
 		s := map[string]any{
 			"vulnerability": map[string]any{"@id": "https://pkg.go.dev/vuln/" + h.ID, "name": h.ID, "description": h.summary},
 			"products":      []any{map[string]any{"@id": r.purl(), "subcomponents": []any{map[string]any{"@id": component}}}},
 		}
-		switch e, ok := except[h.ID]; {
+		switch e, ok := r.except[h.ID]; {
 		case !h.reachable:
 			s["status"], s["justification"] = "not_affected", "vulnerable_code_not_present"
 			s["impact_statement"] = "No program of this release has a function of it: the linker left them out."
