@@ -45,6 +45,12 @@ kind_down() {
 }
 
 kind_load() {
-  local image
-  for image in "$@"; do kind load image-archive "$image" --name "$KIND_NAME" >&2; done
+  local image name
+  for image in "$@"; do
+    name=$(image_name "$image")
+    case $name in
+      '' | docker.io/*) kind load image-archive "$image" --name "$KIND_NAME" >&2 ;;
+      *) "$ENGINE" exec -i "$KIND_NODE" ctr --namespace k8s.io images import --digests --base-name "$name" - <"$image" >&2 ;;
+    esac
+  done
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -297,21 +298,25 @@ func (w *world) patch(patch string) {
 	w.kubectl("patch", "obd", "orders", "--type=merge", "-p", patch)
 }
 
-// trickle inserts an event every 100 ms until the container ends.
-func (w *world) trickle() {
+// trickle inserts an event every 100 ms until the container ends, or until the function that it returns is called, which
+// returns them.
+func (w *world) trickle() (end func() *scenario.Produced) {
 	ctx, stop := context.WithCancel(w.ctx)
 	conn, err := pgx.Connect(ctx, w.shop.Admin)
 	w.must(err)
+	produced := &scenario.Produced{Committed: map[uuid.UUID]bool{}}
 	done := make(chan struct{})
 	w.Cleanup(func() { stop(); <-done })
 	go func() {
 		defer close(done)
 		defer conn.Close(context.WithoutCancel(ctx))
 		for {
-			_, err := conn.Exec(ctx, "insert into outbox.outbox_events (id, namespace, topic, payload) values (gen_random_uuid(), $1, $2, '{}')", scenario.Namespace, scenario.Topic)
+			id := uuid.New()
+			_, err := conn.Exec(w.ctx, "insert into outbox.outbox_events (id, namespace, topic, payload) values ($1, $2, $3, '{}')", id, scenario.Namespace, scenario.Topic)
 			if err != nil {
-				return // the container has ended, or the next claiming() fails
+				return // the next claiming() fails
 			}
+			produced.Committed[id] = true
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
@@ -319,6 +324,7 @@ func (w *world) trickle() {
 			}
 		}
 	}()
+	return func() *scenario.Produced { stop(); <-done; return produced }
 }
 
 // leases is the number of the newest lease: each claim that returns rows creates one.
