@@ -121,8 +121,8 @@ func (c Commands) event() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show " + c.Whose + " ID", Short: "Show everything that is known of an event, in the order of time",
 		Long: `Show everything that is known of an event, in the order of time: when it was enqueued, the last failed attempts,
-its dead letters, who replayed or discarded it and why, its state now, and each change of its row, where the
-journal is on. Of its copies in other topics, and of the original of a copy, it has topic, id and state. ID is its id or its dedupe key; for an event whose row is gone, its id.`,
+its dead letters, who replayed or discarded it and why, its state now, its copies or its original, and each
+change of its row, where the journal is on. ID is its id or its dedupe key; for an event whose row is gone, its id.`,
 		Example: c.examples("events show", "0190a5c8-5d1e-7000-8000-000000000001", "order-42 --payload --output yaml"),
 	}
 	payloadFlag(cmd, &payload)
