@@ -83,7 +83,7 @@ func (c *times) most(window time.Duration) (most int) {
 	return most
 }
 
-// Three processes share a rate. One is killed and one is added, and while there is a backlog the rate is used.
+// Three processes share a rate, and use it while there is a backlog, but for the part of one that is killed until it is taken for gone.
 //
 // CONTRACT: C-36
 func TestLongRateIsSharedByTheProcesses(t *testing.T) {
@@ -112,8 +112,8 @@ func TestLongRateIsSharedByTheProcesses(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			used := float64(began.most(time.Hour)) / (500 * time.Since(start).Seconds())
 			t.Logf("batch %d: at most %d in a second, %d in ten, %.3f used", batch, began.most(time.Second), began.most(10*time.Second), used)
-			if second, ten := began.most(time.Second), began.most(10*time.Second); second > 550 || ten > 5100 || used < 0.95 {
-				t.Errorf("batch %d: %d in a second, %d in ten, %.3f used; want at most 550 and 5100, and 0.95", batch, second, ten, used)
+			if second, ten := began.most(time.Second), began.most(10*time.Second); second > 550 || ten > 5100 || used < 0.93 {
+				t.Errorf("batch %d: %d in a second, %d in ten, %.3f used; want at most 550 and 5100, and 0.93", batch, second, ten, used)
 			}
 		})
 	}
