@@ -96,7 +96,7 @@ func TestTheSameCommitMakesTheSameBytes(t *testing.T) {
 	ran(t, dir, nil, "openssl", "ec", "-in", key, "-pubout", "-out", public)
 	changes := ran(t, top, nil, "git", "diff", "HEAD")
 	var outs []string
-	for i, env := range [][]string{{"TZ=UTC", "LC_ALL=C"}, {"TZ=Asia/Kathmandu", "LC_ALL=tr_TR.UTF-8", "SSL_CERT_FILE=" + public, "GOFLAGS=-tags=nocloud"}} {
+	for i, env := range [][]string{{"TZ=UTC", "LC_ALL=C"}, {"TZ=Asia/Kathmandu", "LC_ALL=tr_TR.UTF-8", "SSL_CERT_FILE=" + public, "GOFLAGS=-tags=nocloud", "GOAMD64=v3"}} {
 		clone, out := filepath.Join(dir, []string{"a", "a longer/b"}[i]), filepath.Join(dir, []string{"one", "two"}[i])
 		ran(t, dir, nil, "git", "clone", "-q", "--shared", top, clone)
 		if changes != "" {
