@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# up.sh [--env]: has a one-node Kubernetes: starts it, or finds it running.
+# up.sh [--env|--build]: has a one-node Kubernetes: starts it, or finds it running. With --build it builds what that takes, and
+# starts nothing.
 #
 # The last line on standard output is the path of its kubeconfig. With --env, standard output is:
 #   KUBECONFIG=...    the kubeconfig of an administrator
@@ -16,10 +17,12 @@
 case ${1-} in
   '') print_env() { sed -n s/^KUBECONFIG=//p "$1"; } ;;
   --env) print_env() { cat "$1"; } ;;
-  *) echo "usage: $0 [--env]" >&2; exit 2 ;;
+  --build) ;;
+  *) echo "usage: $0 [--env|--build]" >&2; exit 2 ;;
 esac
 
 if uses_kind; then
+  [ "${1-}" != --build ] || exit 0
   . "$HERE/kind.sh"
   kind_up
   print_env "$STATE/env"
@@ -32,6 +35,7 @@ unshare --mount --net --uts --pid --fork true 2>/dev/null ||
   cannot "A cluster needs a root that may make namespaces, and this one may not (a container without --privileged?); or kind, with a Docker or Podman that runs."
 NODE_BIN=$("$HERE/build.sh")
 KUBE_BIN=$("$HERE/../pins/kube/build.sh" node)
+[ "${1-}" != --build ] || exit 0
 export NODE_BIN KUBE_BIN
 # The rest is on this machine, and a proxy does not lead to it: not for kubectl, and not for the node's programs.
 unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy

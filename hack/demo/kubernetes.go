@@ -12,8 +12,29 @@ import (
 	"github.com/outbox-operator/outbox-operator/hack/e2e/scenario"
 )
 
-// kubernetes plays the story on a real cluster.
+// soon is when the build of Kubernetes is over on a machine that has it.
+const soon = 10 * time.Second
+
+// kubernetes plays the story on a real cluster, and before that with processes, while Kubernetes has to be built.
 func (d *demo) kubernetes(ctx context.Context) error {
+	var failed error
+	building, cancel := context.WithCancel(ctx)
+	built, played := make(chan struct{}), false
+	go func() {
+		defer close(built)
+		failed = scenario.BuildCluster(building, ".")
+	}()
+	d.defers(func() { cancel(); <-built })
+	select {
+	case <-built:
+	case <-time.After(soon):
+		fmt.Println("\n   Kubernetes is built, which takes minutes, once on this machine. Meanwhile the story without it:")
+		first := &demo{orders: d.orders, started: d.started}
+		if err := first.run(ctx, first.local); err != nil {
+			return err
+		}
+		played = true
+	}
 	d.say("A Kubernetes cluster, and the operator in it")
 	wait, stop, err := d.image(ctx)
 	if err != nil {
@@ -21,12 +42,19 @@ func (d *demo) kubernetes(ctx context.Context) error {
 	}
 	var cluster *scenario.Cluster
 	err = await(ctx, os.Stdout, noLimit, "the cluster: its build, the first time, and its start", func(ctx context.Context) (err error) {
+		if <-built; failed != nil {
+			return failed
+		}
 		cluster, err = scenario.UpCluster(ctx, ".", "demo")
 		return err
 	})
 	if errors.Is(err, scenario.ErrNoCluster) {
 		stop()
-		fmt.Println("   This machine can have no cluster (the sentence above says why). The same story without Kubernetes:")
+		fmt.Println("   This machine can have no cluster (the sentence above says why).")
+		if played {
+			return nil
+		}
+		fmt.Println("   The same story without Kubernetes:")
 		return d.local(ctx)
 	}
 	if err != nil {

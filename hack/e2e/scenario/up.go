@@ -50,12 +50,8 @@ func UpCluster(ctx context.Context, checkout, name string) (_ *Cluster, err erro
 		}
 	}()
 	out, err := c.script(ctx, "cluster/up.sh", "--env")
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 3 {
-		return nil, ErrNoCluster
-	}
 	if err != nil {
-		return nil, err
+		return nil, orNoCluster(err)
 	}
 	values := map[string]*string{"KUBECTL": &c.Kubectl, "KUBECONFIG": &c.Kubeconfig, "HOST_IP": &c.HostIP, "HOST_LISTEN": &c.HostListen, "KUBECACHEDIR": &c.cache}
 	for line := range strings.Lines(out) {
@@ -73,6 +69,22 @@ func UpCluster(ctx context.Context, checkout, name string) (_ *Cluster, err erro
 		}
 	}
 	return c, nil
+}
+
+// BuildCluster builds what a cluster needs, which takes minutes once on a machine, and lets other programs go first. It returns
+// [ErrNoCluster] where this machine can have none, and an error when a script fails.
+func BuildCluster(ctx context.Context, checkout string) error {
+	_, err := finished(ctx, exec.CommandContext(ctx, "nice", "-n", "19", filepath.Join(checkout, "hack/cluster/up.sh"), "--build"), "hack/cluster/up.sh")
+	return orNoCluster(err)
+}
+
+// orNoCluster is ErrNoCluster in place of the error of a script that says so.
+func orNoCluster(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 3 {
+		return ErrNoCluster
+	}
+	return err
 }
 
 // Down stops the cluster, forgets its objects, and frees its name. It returns an error when its script fails.
