@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/outbox-operator/outbox-operator/hack/testing/need"
+	"github.com/outbox-operator/outbox-operator/hack/testing/pgtest"
 )
 
 // keptVariable names the environment variable with the number of events of TestLateSubscriberGetsKeptEvents.
@@ -21,15 +22,17 @@ func TestLateSubscriberGetsKeptEvents(t *testing.T) {
 	o := installed(t)
 	n, err := strconv.Atoi(cmp.Or(os.Getenv(keptVariable), "4000"))
 	check(t, err)
-	o.exec(t, fmt.Sprintf(`select outbox.enqueue('shop', 'orders', '{}', p_aggregate_id => 'a' || n %% 9) from generate_series(1, %d) as n`, n))
-	o.exec(t, fmt.Sprintf(`update outbox.outbox_events set status = 'delivered' where seq <= %d; update outbox.outbox_events set created_at = now() - interval '4 days', updated_at = now() - interval '4 days' where seq <= 100`, n-10))
+	pgtest.Exec(o.admin, `insert into outbox.outbox_events (id, namespace, topic, payload, aggregate_id, status, created_at, updated_at)
+		select gen_random_uuid(), 'shop', 'orders', '{}', 'a' || n % 9, case when n > $1::integer - 10 then 'pending' else 'delivered' end, at, at
+		from generate_series(1, $1) as n cross join lateral (select now() - case when n <= 100 then interval '4 days' else '0' end as at) as made`, n)
 	file := o.file(t, o.dispatcher, "topics: [orders]\n"+dispatching("{copy: {topics: [orders.billing]}}")+"retention: {delivered: 72h}\n")
 	copying := []string{"copy", "-f", file, "--from", "orders", "--to", "orders.billing", "--since", "72h", "--rate"}
 	for range 3 {
 		cmd := command(t, append(copying, strconv.Itoa(n/10))...)
 		check(t, cmd.Start())
-		before := o.count(t, `topic = 'orders.billing'`)
-		await(t, "it copies", func() bool { return o.count(t, `topic = 'orders.billing'`) > before })
+		const copies = `live and namespace = 'shop' and topic = 'orders.billing'`
+		before := o.count(t, copies)
+		await(t, "it copies", func() bool { return o.count(t, copies) > before })
 		check(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 	}
