@@ -15,39 +15,18 @@ import (
 // soon is when the build of Kubernetes is over on a machine that has it.
 const soon = 10 * time.Second
 
-// kubernetes plays the story on a real cluster, and before that with processes, while Kubernetes has to be built.
+// kubernetes plays the story on a real cluster.
 func (d *demo) kubernetes(ctx context.Context) error {
-	var failed error
-	building, cancel := context.WithCancel(ctx)
-	built, played := make(chan struct{}), false
-	go func() {
-		defer close(built)
-		failed = scenario.BuildCluster(building, ".")
-	}()
-	d.defers(func() { cancel(); <-built })
-	select {
-	case <-built:
-	case <-time.After(soon):
-		fmt.Println("\n   Kubernetes is built, which takes minutes, once on this machine. Meanwhile the story without it:")
-		first := &demo{orders: d.orders, started: d.started}
-		if err := first.run(ctx, first.local); err != nil {
-			return err
-		}
-		played = true
+	built, played, err := d.build(ctx)
+	if err != nil {
+		return err
 	}
 	d.say("A Kubernetes cluster, and the operator in it")
 	wait, stop, err := d.image(ctx)
 	if err != nil {
 		return err
 	}
-	var cluster *scenario.Cluster
-	err = await(ctx, os.Stdout, noLimit, "the cluster: its build, the first time, and its start", func(ctx context.Context) (err error) {
-		if <-built; failed != nil {
-			return failed
-		}
-		cluster, err = scenario.UpCluster(ctx, ".", "demo")
-		return err
-	})
+	cluster, err := d.cluster(ctx, built)
 	if errors.Is(err, scenario.ErrNoCluster) {
 		stop()
 		fmt.Println("   This machine can have no cluster (the sentence above says why).")
@@ -60,11 +39,6 @@ func (d *demo) kubernetes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.defers(func() {
-		if err := cluster.Down(context.Background()); err != nil {
-			fmt.Println("demo:", err)
-		}
-	})
 	fmt.Println("   installing the operator")
 	err = await(ctx, os.Stdout, noLimit, "the operator: the build of its image, and its start", func(ctx context.Context) error {
 		archive, err := wait()
@@ -119,6 +93,46 @@ func (d *demo) kubernetes(ctx context.Context) error {
 		return err
 	}
 	return d.aftermath(ctx, stage, shop)
+}
+
+// build builds Kubernetes. Where that takes minutes, it plays the story with processes meanwhile. built waits for the build's end.
+func (d *demo) build(ctx context.Context) (built func() error, played bool, err error) {
+	building, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	var failed error
+	go func() {
+		defer close(done)
+		failed = scenario.BuildCluster(building, ".")
+	}()
+	d.defers(func() { cancel(); <-done })
+	built = func() error { <-done; return failed }
+	select {
+	case <-done:
+		return built, false, nil
+	case <-time.After(soon):
+	}
+	fmt.Println("\n   Kubernetes is built, which takes minutes, once on this machine. Meanwhile the story without it:")
+	first := &demo{orders: d.orders, started: d.started}
+	return built, true, first.run(ctx, first.local)
+}
+
+// cluster starts the cluster when it is built, until the end of the demo.
+func (d *demo) cluster(ctx context.Context, built func() error) (cluster *scenario.Cluster, err error) {
+	err = await(ctx, os.Stdout, noLimit, "the cluster: its build, the first time, and its start", func(ctx context.Context) (err error) {
+		if err = built(); err == nil {
+			cluster, err = scenario.UpCluster(ctx, ".", "demo")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.defers(func() {
+		if err := cluster.Down(context.Background()); err != nil {
+			fmt.Println("demo:", err)
+		}
+	})
+	return cluster, nil
 }
 
 // image builds the operator's image while the cluster starts, without the SDKs of clouds. wait returns its archive, and

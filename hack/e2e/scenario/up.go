@@ -74,7 +74,7 @@ func UpCluster(ctx context.Context, checkout, name string) (_ *Cluster, err erro
 // BuildCluster builds what a cluster needs, which takes minutes once on a machine, and lets other programs go first. It returns
 // [ErrNoCluster] where this machine can have none, and an error when a script fails.
 func BuildCluster(ctx context.Context, checkout string) error {
-	_, err := finished(ctx, exec.CommandContext(ctx, "nice", "-n", "19", filepath.Join(checkout, "hack/cluster/up.sh"), "--build"), "hack/cluster/up.sh")
+	_, err := finished(ctx, exec.CommandContext(ctx, "nice", "-n", "10", filepath.Join(checkout, "hack/cluster/up.sh"), "--build"), "hack/cluster/up.sh")
 	return orNoCluster(err)
 }
 
