@@ -11,15 +11,18 @@ help: ## Show this list.
 
 ##@ See it
 
+# The demo is built as Kubernetes is, so that they share what both need: on a new machine all of it is compiled.
+DEMO := CGO_ENABLED=0 GOFLAGS="$${GOFLAGS-} -trimpath" go run ./hack/demo
+
 .PHONY: demo
 demo: ## The main job on a real Kubernetes: brings up what it needs, shows it, cleans up. KEEP=1 leaves it running until Ctrl-C.
 	@hack/need.sh go
-	@go run ./hack/demo $(if $(KEEP),-keep) kubernetes
+	@$(DEMO) $(if $(KEEP),-keep) kubernetes
 
 .PHONY: demo-local
 demo-local: ## The same without Kubernetes: PostgreSQL and dispatcher processes. KEEP=1 as above.
 	@hack/need.sh go
-	@go run ./hack/demo $(if $(KEEP),-keep) local
+	@$(DEMO) $(if $(KEEP),-keep) local
 
 ##@ Prove it
 
