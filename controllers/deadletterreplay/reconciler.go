@@ -26,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -34,6 +35,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/fairqueue"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
@@ -246,6 +248,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	edited := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("deadletterreplay").
+		WithOptions(controller.Options{NewQueue: fairqueue.New}).
 		For(&v1alpha1.DeadLetterReplay{}, builder.WithPredicates(kstatus.Edited())).
 		Watches(&batchv1.Job{}, handler.EnqueueRequestsFromMapFunc(labelled)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(labelled)).

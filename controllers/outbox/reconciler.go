@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -28,6 +29,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/claimants"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/fairqueue"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pace"
@@ -67,6 +69,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.migrations = &migrate.Runner{Client: r.Client, Live: r.Live, Mounts: r.Mounts, Applied: r.applied}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outbox").
+		WithOptions(controller.Options{NewQueue: fairqueue.New}).
 		For(&v1alpha1.Outbox{}, builder.WithPredicates(kstatus.Edited())).
 		Owns(&batchv1.Job{}).
 		Owns(&corev1.ConfigMap{}).

@@ -27,6 +27,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/fairqueue"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/migrate"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/observe"
@@ -112,6 +113,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("outboxdispatcher").
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrency,
+			NewQueue:                fairqueue.New,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
 		}).
 		For(&v1alpha1.OutboxDispatcher{}, builder.WithPredicates(kstatus.Edited())).

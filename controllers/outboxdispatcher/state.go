@@ -17,6 +17,7 @@ import (
 	"github.com/outbox-operator/outbox-operator/api/v1alpha1"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/apply"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/desired"
+	"github.com/outbox-operator/outbox-operator/controllers/internal/fairqueue"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/kstatus"
 	"github.com/outbox-operator/outbox-operator/controllers/internal/problem"
 )
@@ -32,6 +33,7 @@ func (r *Reconciler) setupState(mgr ctrl.Manager) error {
 		Named("outboxdispatcher-state").
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: stateWorkers,
+			NewQueue:                fairqueue.New,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
 		}).
 		For(&v1alpha1.OutboxDispatcher{}, builder.WithPredicates(kstatus.Edited())).

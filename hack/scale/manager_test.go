@@ -51,11 +51,11 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 	w := newWorld(t, "bounded", size, well, "eve")
 	w.dispatchers(size, nil)
 	w.until("all", 5*time.Minute, func() (bool, string) { return w.reconciled(size, well) })
-	control, stops := w.operator.memory(), w.stopAgainAndAgain()
+	control, slowest := w.operator.memory(), time.Duration(0)
 	for _, kind := range w.hostile() {
 		name := fmt.Sprintf("%T", kind)
 		most := w.most(kind)
-		before := w.operator.memory()
+		before, stops := w.operator.memory(), w.stopAgainAndAgain()
 		text, err := json.Marshal(kind)
 		need.OK(t, err)
 		made := w.many(min(*hostiles, maxStored/len(text)), hostileFor, func(i int) client.Object {
@@ -65,13 +65,16 @@ func TestHostileObjectsLeaveMemoryAndOthersAlone(t *testing.T) {
 			return eve(kind, i, 0)
 		})
 		w.edit(0)
-		t.Logf("%d of %s, %d of them with %d bytes of annotations: manager %.0f MiB, %.0f before", made, name, largeOnes, most, w.operator.memory(), before)
+		n, write, stop, start := stops()
+		slowest = max(slowest, stop)
+		t.Logf("%d of %s, %d of them with %d bytes of annotations: manager %.0f MiB, %.0f before; in %s %d stops and starts, the slowest write of them %.1f s, and from there a stop %.1f s and a start %.1f s",
+			made, name, largeOnes, most, w.operator.memory(), before, w.namespace, n, write.Seconds(), stop.Seconds(), start.Seconds())
 	}
 	w.many(max(1_000, *hostiles), hostileFor, func(i int) client.Object {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("eve-", i), Namespace: "eve"}, Reason: "FailedMount", Message: strings.Repeat("x", 1000), LastTimestamp: metav1.Now(),
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "eve", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprint(i))}}
 	})
-	edit, during, slowest := w.edit(0), w.operator.memory(), stops()
+	edit, during := w.edit(0), w.operator.memory()
 	w.operator.stop()
 	w.operator = startOperator(t, w.cfg, w.serves...)
 	again, memory := w.edit(1), w.operator.memory()
@@ -141,35 +144,44 @@ func (w *world) most(kind client.Object) int {
 	return sort.Search(1<<22, func(n int) bool { return w.admin.Create(w.t.Context(), eve(kind, 0, n+1), client.DryRunAll) != nil })
 }
 
-// stopAgainAndAgain stops and starts the last dispatcher until the func that it returns is called, which returns the longest
-// time that this took.
-func (w *world) stopAgainAndAgain() func() time.Duration {
+// stopAgainAndAgain stops and starts the last dispatcher until the func that it returns is called, which returns how often, the
+// longest time that the API server took for the user's write, and the longest from there until the Deployment has the replicas.
+func (w *world) stopAgainAndAgain() func() (n int, write, stop, start time.Duration) {
 	ctx, cancel := context.WithCancel(w.t.Context())
-	slowest := make(chan time.Duration, 1)
+	done := make(chan struct{})
+	var n int
+	var write time.Duration
+	var applied [2]time.Duration // by the number of replicas
 	go func() {
-		longest := time.Duration(0)
-		for n := int32(0); ctx.Err() == nil; n = 1 - n {
-			longest = max(longest, w.scale(ctx, 3, n))
+		defer close(done)
+		for ; ctx.Err() == nil; n++ {
+			wrote, took := w.scale(ctx, 3, int32(n%2))
+			write, applied[n%2] = max(write, wrote), max(applied[n%2], took)
 			w.wait(100 * time.Millisecond)
 		}
-		slowest <- longest
 	}()
 	w.t.Cleanup(cancel)
-	return func() time.Duration { cancel(); return <-slowest }
+	return func() (int, time.Duration, time.Duration, time.Duration) {
+		cancel()
+		<-done
+		return n, write, applied[0], applied[1]
+	}
 }
 
-// scale sets the replicas of one, and returns how long it takes until its Deployment has them.
-func (w *world) scale(ctx context.Context, i int, replicas int32) time.Duration {
+// scale sets the replicas of one, and returns how long the API server took for that, and how long it took from there until its
+// Deployment has them.
+func (w *world) scale(ctx context.Context, i int, replicas int32) (write, applied time.Duration) {
 	began, obd, d := time.Now(), &v1alpha1.OutboxDispatcher{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name(i)}}, &appsv1.Deployment{}
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
 	if err := w.admin.Patch(ctx, obd, patch); err != nil && ctx.Err() == nil {
 		w.t.Errorf("scale %s: %v", obd.Name, err)
 	}
+	write = time.Since(began)
 	for ctx.Err() == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas != replicas) {
 		w.wait(20 * time.Millisecond)
 		_ = w.cached.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: name(i) + "-dispatcher"}, d)
 	}
-	return time.Since(began)
+	return write, time.Since(began) - write
 }
 
 // many creates so many objects, eight at a time, or as many as it can in a time, and returns how many.
