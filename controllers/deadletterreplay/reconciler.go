@@ -273,7 +273,7 @@ func labelled(_ context.Context, o client.Object) []reconcile.Request {
 // unfinished are the replays of a namespace that may wait for what has changed there.
 func (r *Reconciler) unfinished(ctx context.Context, o client.Object) (found []reconcile.Request) {
 	var all v1alpha1.DeadLetterReplayList
-	if err := r.Client.List(ctx, &all, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &all, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "List the DeadLetterReplays")
 	}
 	for i := range all.Items {

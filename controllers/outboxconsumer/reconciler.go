@@ -82,7 +82,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 // sameID is the name of an older object with the same id, empty for none.
 func (r *Reconciler) sameID(ctx context.Context, o *v1alpha1.OutboxConsumer) (older string, err error) {
 	var all v1alpha1.OutboxConsumerList
-	err = r.Client.List(ctx, &all, client.InNamespace(o.Namespace), client.MatchingFields{idIndex: registration.ID(o)}, client.UnsafeDisableDeepCopy)
+	err = r.Client.List(ctx, &all, client.InNamespace(o.Namespace), client.MatchingFields{idIndex: registration.ID(o)}, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
 	if err != nil {
 		return "", fmt.Errorf("list the OutboxConsumers with the id %s: %w", registration.ID(o), err)
 	}
@@ -114,7 +114,7 @@ type feed struct {
 // or an Outbox, is not.
 func (r *Reconciler) feeds(ctx context.Context, o *v1alpha1.OutboxConsumer) (found []feed, missing error) {
 	var all v1alpha1.OutboxDispatcherList
-	if err := r.Client.List(ctx, &all, client.InNamespace(o.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &all, client.InNamespace(o.Namespace), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		return nil, fmt.Errorf("list the OutboxDispatchers of namespace %s: %w", o.Namespace, err)
 	}
 	for i := range all.Items {
@@ -232,7 +232,7 @@ func (r *Reconciler) neighbours(ctx context.Context, outbox client.Object) []rec
 
 func (r *Reconciler) list(ctx context.Context, namespace string, which ...client.ListOption) (found []reconcile.Request) {
 	var consumers v1alpha1.OutboxConsumerList
-	if err := r.Client.List(ctx, &consumers, append(which, client.InNamespace(namespace), client.UnsafeDisableDeepCopy)...); err != nil {
+	if err := r.Client.List(ctx, &consumers, append(which, client.InNamespace(namespace), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "List the OutboxConsumers")
 	}
 	for i := range consumers.Items {

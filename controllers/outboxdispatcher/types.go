@@ -26,7 +26,7 @@ import (
 // findConsumers lists the consumers that are registered in the namespace. They are the cache's own, and only read.
 func (r *Reconciler) findConsumers(ctx context.Context, obd *api.OutboxDispatcher) (consumers []*api.OutboxConsumer, err error) {
 	var found api.OutboxConsumerList
-	if err := r.Client.List(ctx, &found, client.InNamespace(obd.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Client.List(ctx, &found, client.InNamespace(obd.Namespace), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency); err != nil {
 		return nil, fmt.Errorf("list the OutboxConsumers of namespace %s: %w", obd.Namespace, err)
 	}
 	for i := range found.Items {
@@ -61,7 +61,7 @@ func (r *Reconciler) admit(ctx context.Context, obd *api.OutboxDispatcher, consu
 // neighbours are the dispatchers of a consumer's namespace: the first registration there concerns each of them.
 func (r *Reconciler) neighbours(ctx context.Context, consumer client.Object) []reconcile.Request {
 	var found api.OutboxDispatcherList
-	err := r.Client.List(ctx, &found, client.InNamespace(consumer.GetNamespace()), client.UnsafeDisableDeepCopy)
+	err := r.Client.List(ctx, &found, client.InNamespace(consumer.GetNamespace()), client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
 	return requests(ctx, found.Items, err)
 }
 

@@ -87,9 +87,11 @@ func With(ctx context.Context, cached client.Reader, obd *v1alpha1.OutboxDispatc
 
 func byName(a, b v1alpha1.OutboxDispatcher) int { return strings.Compare(a.Name, b.Name) }
 
+// indexed waits for no write of the operator's, as none of the lists of objects that users write does: that would be until the cache
+// has the newest write to any object of the kind, of whatever namespace.
 func indexed(ctx context.Context, cached client.Reader, namespace, where string) ([]v1alpha1.OutboxDispatcher, error) {
 	var found v1alpha1.OutboxDispatcherList
-	err := cached.List(ctx, &found, client.InNamespace(namespace), client.MatchingFields{index: where}, client.UnsafeDisableDeepCopy)
+	err := cached.List(ctx, &found, client.InNamespace(namespace), client.MatchingFields{index: where}, client.UnsafeDisableDeepCopy, client.DisableReadYourWritesConsistency)
 	if err != nil {
 		return nil, fmt.Errorf("list the OutboxDispatchers of %s in namespace %s: %w", where, namespace, err)
 	}
