@@ -70,6 +70,8 @@ var _ = Describe("a DeadLetterReplay", Label("replay"), func() {
 		Expect(*o.Status.Done).To(Equal(int64(7)))
 
 		By("nothing changes, and nothing is written")
+		requests := c.Pods.Polled()
+		Eventually(c.Pods.Polled).Should(BeNumerically(">", requests+5), "the passes for what was said before are over")
 		writes, requests := len(c.wrote()), c.Pods.Polled()
 		Eventually(c.Pods.Polled).Should(BeNumerically(">", requests+5))
 		Expect(c.wrote()[writes:]).To(BeEmpty())
