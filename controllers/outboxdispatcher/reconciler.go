@@ -60,6 +60,7 @@ type Reconciler struct {
 	// NetworkPolicy is made.
 	OperatorNamespace string
 
+	cache      client.Reader // reads what is there, and waits for no write
 	applied    *apply.Applier
 	migrations *migrate.Runner
 	warned     warned

@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -29,6 +30,7 @@ const stateWorkers = 4
 // which wait for no rendering and no migration: to stop always works (CONTRACT C-105). All else is the work of Reconcile,
 // which applies the same, and reports it.
 func (r *Reconciler) setupState(mgr ctrl.Manager) error {
+	r.cache = mgr.GetCache()
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("outboxdispatcher-state").
 		WithOptions(controller.Options{
@@ -45,18 +47,18 @@ func (r *Reconciler) setupState(mgr ctrl.Manager) error {
 // reconcileState applies the replicas and the state of an object of this operator's.
 func (r *Reconciler) reconcileState(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	obd := &v1alpha1.OutboxDispatcher{}
-	if err := r.Client.Get(ctx, req.NamespacedName, obd); err != nil {
+	if err := r.cache.Get(ctx, req.NamespacedName, obd); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	r.scalers.recall(obd)
 	if !obd.DeletionTimestamp.IsZero() || obd.Status.Operator != r.Operator || kstatus.Disabled(obd) {
 		return ctrl.Result{}, nil
 	}
-	deployment, pods, err := r.findWorkload(ctx, obd)
-	if err != nil || deployment == nil {
+	if same, err := r.inForce(ctx, obd); same || err != nil {
 		return ctrl.Result{}, err
 	}
-	if same, err := r.inForce(ctx, obd, deployment); same || err != nil {
+	deployment, pods, err := r.findWorkload(ctx, obd)
+	if err != nil || deployment == nil {
 		return ctrl.Result{}, err
 	}
 	_, state, err := r.stop(ctx, obd, deployment, pods)
@@ -73,12 +75,20 @@ func (r *Reconciler) reconcileState(ctx context.Context, req ctrl.Request) (ctrl
 	return ctrl.Result{}, nil
 }
 
-// inForce reports whether the Deployment and the ConfigMap with the state are as the spec says: there is nothing to do that
-// Reconcile does not do.
-func (r *Reconciler) inForce(ctx context.Context, obd *v1alpha1.OutboxDispatcher, deployment *appsv1.Deployment) (bool, error) {
-	applied := &corev1.ConfigMap{}
-	name := *desired.StateConfigMap(obd).Name
-	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: name}, applied); client.IgnoreNotFound(err) != nil {
+// inForce reports whether the Deployment and the ConfigMap with the state are as the spec says, or there is no Deployment: there is
+// nothing to do that Reconcile does not do. It waits for no write of the operator's, so that the workers are free for whoever stops;
+// what a write changes is looked at again.
+func (r *Reconciler) inForce(ctx context.Context, obd *v1alpha1.OutboxDispatcher) (bool, error) {
+	deployment, applied := &appsv1.Deployment{}, &corev1.ConfigMap{}
+	name := desired.Name(obd)
+	if err := r.cache.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: name}, deployment); err != nil {
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, fmt.Errorf("read Deployment %s: %w", name, err)
+	}
+	name = *desired.StateConfigMap(obd).Name
+	if err := r.cache.Get(ctx, client.ObjectKey{Namespace: obd.Namespace, Name: name}, applied); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read ConfigMap %s: %w", name, err)
 	}
 	return *deployment.Spec.Replicas == desired.Replicas(obd) && desired.State(applied) == obd.Spec.State, nil

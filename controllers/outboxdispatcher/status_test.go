@@ -208,7 +208,7 @@ func TestAStepIsNotTakenBackBeforeTheStatusIsWritten(t *testing.T) {
 	state := &corev1.ConfigMap{ObjectMeta: meta, Data: desired.StateData(spec.Running)}
 	state.Name = *desired.StateConfigMap(obd).Name
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(obd, deployment, state).Build()
-	r := &Reconciler{Reporter: &kstatus.Reporter{Client: c, Operator: "outbox-system"}, applied: apply.New(c, c, api.WorkloadAvailableCondition)}
+	r := &Reconciler{Reporter: &kstatus.Reporter{Client: c, Operator: "outbox-system"}, cache: c, applied: apply.New(c, c, api.WorkloadAvailableCondition)}
 	key := client.ObjectKeyFromObject(obd)
 	r.scalers.all = map[types.NamespacedName]*scaling.Scaler{key: {Decision: scaling.Decision{Replicas: 5}}}
 

@@ -109,6 +109,25 @@ var _ = Describe("a stop", Label("stop"), func() {
 		release()
 	})
 
+	// Nor does a write to an object of another that hangs delay a change. CONTRACT: C-108
+	It("and an edit are applied while the status of another is being written", func() {
+		c, obd := delivering(tick, replicas(2))
+		release := c.Requests.Hold(func(r *http.Request) bool {
+			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/outboxdispatchers/slow/")
+		})
+		slow := c.dispatcher()
+		slow.Name, slow.Spec.Topics = "slow", []string{"slow"}
+		c.create(slow)
+		Eventually(c.Requests.HeldBack).Should(Equal(1))
+
+		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.Delivery.BatchSize = 7 })
+		Eventually(c.configFile).Should(ContainSubstring("batchSize: 7"))
+		edit(c, obd, replicas(0))
+		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
+		Expect(c.Requests.HeldBack()).To(Equal(1))
+		release()
+	})
+
 	// A pass over the spec from before the stop applies no Deployment of that. CONTRACT: C-105
 	It("is not undone by a pass that began before it", func() {
 		c, obd := delivering(tick)
