@@ -2,9 +2,9 @@
 -- a crash of the database undoes, it undoes here too.
 create schema chaos;
 
--- The fault "jump": how far this server's clock is ahead.
-create table chaos.skew (ahead interval not null);
-insert into chaos.skew values ('0');
+-- The fault "jump": how far this server's clock is ahead, and was before it jumped.
+create table chaos.skew (ahead interval not null, before interval not null);
+insert into chaos.skew values ('0', '0');
 
 create table chaos.audit (
     n            bigint      not null generated always as identity primary key,
@@ -38,9 +38,15 @@ create table chaos.audit (
 );
 
 create function chaos.right_time() returns trigger language plpgsql security definer set search_path from current as $$
+declare
+    clock chaos.skew;
 begin
-    new.at := new.by_clock - (select ahead from chaos.skew);
-    new.began := least(new.at, now() - (select ahead from chaos.skew));
+    select * into strict clock from chaos.skew;
+    new.at := new.by_clock - clock.ahead;
+    new.began := now() - clock.ahead;
+    if new.began > new.at then -- the clock was set back since, and may have been right
+        new.began := least(new.at, now() - clock.before);
+    end if;
     return new;
 end
 $$;

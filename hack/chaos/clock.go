@@ -182,7 +182,7 @@ func (w *world) trySetClock(ctx context.Context, ahead int) error {
 	if _, err := tx.Exec(ctx, `set local lock_timeout = '500ms'; lock table chaos.audit in exclusive mode`); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `update chaos.skew set ahead = make_interval(secs => $1)`, ahead); err != nil {
+	if _, err := tx.Exec(ctx, `update chaos.skew set before = ahead, ahead = make_interval(secs => $1)`, ahead); err != nil {
 		return err
 	}
 	file, err := os.OpenFile(w.skew, os.O_WRONLY, 0) // not emptied: the server has it mapped
