@@ -87,18 +87,22 @@ var _ = Describe("a stop", Label("stop"), func() {
 	)
 
 	// Whoever keeps all workers busy delays no stop. CONTRACT: C-105
-	It("is obeyed while all workers are busy with others", func() {
+	DescribeTable("is obeyed while all workers are busy with", func(held string) {
 		c, obd := delivering(tick, replicas(2))
 		const workers = 8
 		release := c.Requests.Hold(func(r *http.Request) bool {
-			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/serviceaccounts/busy-")
+			return r.Method == http.MethodPatch && strings.Contains(r.URL.Path, held)
 		})
-		for i := range workers {
-			busy := c.dispatcher()
-			busy.Name, busy.Spec.Topics = fmt.Sprintf("busy-%d", i), []string{fmt.Sprint(i)}
-			c.create(busy)
+		all := make([]*api.OutboxDispatcher, workers)
+		for i := range all {
+			all[i] = c.dispatcher()
+			all[i].Name, all[i].Spec.Topics = fmt.Sprintf("busy-%d", i), []string{fmt.Sprint(i)}
+			c.create(all[i])
 		}
 		Eventually(c.Requests.HeldBack).Should(Equal(workers))
+		for _, busy := range all {
+			edit(c, busy, replicas(2)) // which the workers for stops look at
+		}
 
 		edit(c, obd, func(o *api.OutboxDispatcher) { o.Spec.State = spec.Paused })
 		Eventually(c.state).Should(Equal("Paused"))
@@ -107,7 +111,10 @@ var _ = Describe("a stop", Label("stop"), func() {
 		Eventually(func() int32 { return *c.deployment().Spec.Replicas }).Should(BeEquivalentTo(0))
 		Expect(c.Requests.HeldBack()).To(Equal(workers), "all are still busy")
 		release()
-	})
+	},
+		Entry("others' ServiceAccounts", "/serviceaccounts/busy-"),
+		Entry("others' statuses", "/outboxdispatchers/busy-"),
+	)
 
 	// Nor does a write to an object of another that hangs delay a change. CONTRACT: C-108
 	It("and an edit are applied while the status of another is being written", func() {
