@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -107,6 +108,13 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 	refused := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "refused"}, Reason: "FailedCreate", InvolvedObject: corev1.ObjectReference{UID: "a"}, Message: "quota"}
 	hadPod := ended.DeepCopy()
 	hadPod.Status.Failed = 1
+	unseen := pod.DeepCopy()
+	unseen.Name, unseen.Status = "unseen", corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{
+		{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "no such host"}}}}}
+	reader := func(objects ...client.Object) client.Client {
+		return fake.NewClientBuilder().WithObjects(objects...).WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*corev1.Event).Reason} }).
+			WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).Build()
+	}
 	const retried = " It is tried again by itself, and at once when the spec changes; see `kubectl logs -l outbox.dev/component=migration,outbox.dev/outbox=orders`."
 	runs.Annotations = map[string]string{desired.AnnotationAttempt: "2"}
 	const unmade = "The migration Job of Outbox orders is not made yet; the conditions of Outbox orders say why."
@@ -128,10 +136,10 @@ func TestAStrangersJobMigratesNothing(t *testing.T) {
 		"it hangs again":   {[]client.Object{failed, runs, waits(pod)}, false, 0, false, `The migration of Outbox orders failed: The image "x" cannot be pulled; check its name and the pull secrets.` + retried},
 		"it had no pod":    {[]client.Object{ended, refused}, false, 0, false, "The migration of Outbox orders failed: Its pod cannot be created: quota." + retried},
 		"its pod failed":   {[]client.Object{hadPod, refused}, false, 0, false, "The migration of Outbox orders failed." + retried},
+		"pod unseen":       {[]client.Object{hadPod, unseen}, false, 0, false, "The migration of Outbox orders failed: no such host." + retried},
 	} {
-		r := &Runner{Client: fake.NewClientBuilder().WithObjects(c.jobs...).WithIndex(&corev1.Event{}, "reason", func(o client.Object) []string { return []string{o.(*corev1.Event).Reason} }).
-			WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).Build()}
-		r.Live, r.Mounts = r.Client, pods.NewMounts(nil)
+		cached := slices.DeleteFunc(slices.Clone(c.jobs), func(o client.Object) bool { return o.GetName() == "unseen" })
+		r := &Runner{Client: reader(cached...), Live: reader(c.jobs...), Mounts: pods.NewMounts(nil)}
 		due, err := r.Due(t.Context(), owner, wanted)
 		need.That(t, err == nil && due == c.due, "%s: due %v, %v; want %v", name, due, err, c.due)
 		if p, err := r.plan(t.Context(), owner, wanted); err != nil || len(p.remove) != c.removes || (p.State == Succeeded) != c.done {

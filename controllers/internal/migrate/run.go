@@ -22,7 +22,7 @@ import (
 type Runner struct {
 	// Client reads from the cache, and deletes.
 	Client client.Client
-	// Live reads Events of a Job from the API server, while it does not start.
+	// Live reads from the API server: Events of a Job that does not start, and the pods of one that failed, where the cache is behind.
 	Live client.Reader
 	// Mounts has the Events about files of pods.
 	Mounts pods.FailedMounts
@@ -97,8 +97,8 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 		return p.Migration, nil
 	}
 	var err error
-	p.Pods, err = pods.List(ctx, r.Client, owner.GetNamespace(), map[string]string{batchv1.JobNameLabel: p.explains.Name, batchv1.ControllerUidLabel: string(p.explains.UID)})
-	if err != nil {
+	ofJob := map[string]string{batchv1.JobNameLabel: p.explains.Name, batchv1.ControllerUidLabel: string(p.explains.UID)}
+	if p.Pods, err = pods.List(ctx, r.Client, owner.GetNamespace(), ofJob); err != nil {
 		return p.Migration, err
 	}
 	if p.State == Succeeded {
@@ -108,6 +108,12 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 	_, failed := finished(*p.explains, batchv1.JobFailed)
 	if failed {
 		p.Reason, p.Detail = pods.LastWords(p.Pods)
+		if p.Detail == "" && p.explains.Status.Failed > 0 { // its pod ended before it, and the one Event that says so has the cause
+			if p.Pods, err = pods.List(ctx, r.Live, owner.GetNamespace(), ofJob); err != nil {
+				return p.Migration, err
+			}
+			p.Reason, p.Detail = pods.LastWords(p.Pods)
+		}
 	} else {
 		p.Reason, p.Detail = pods.Trouble(p.Pods)
 	}
