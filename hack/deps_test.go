@@ -122,7 +122,7 @@ func TestClientRequiresLittle(t *testing.T) {
 	page := files(t, "client/go.mod")["dispatcher/client/go.mod"]
 	direct, all := []string{}, 0
 	for _, line := range requirement.FindAllStringSubmatch(page, -1) {
-		if all++; line[2] == "" {
+		if all++; line[3] == "" {
 			direct = append(direct, line[1])
 		}
 	}
@@ -135,4 +135,35 @@ func TestClientRequiresLittle(t *testing.T) {
 	}
 }
 
-var requirement = regexp.MustCompile(`(?m)^\t(\S+) v\S+( // indirect)?$`)
+// A module that the product and a tool require has one version in both. A fifth of what a new machine compiles for the demo, whose
+// Kubernetes has a go.mod of its own, was compiled twice before.
+func TestToolsRequireTheVersionsOfTheProduct(t *testing.T) {
+	pages, product, shared := files(t, "go.mod"), map[string]string{}, 0
+	for _, line := range requirement.FindAllStringSubmatch(pages["go.mod"], -1) {
+		product[line[1]] = line[2]
+	}
+	for path, page := range pages {
+		if !strings.HasPrefix(path, "hack/") {
+			continue
+		}
+		versions := map[string]string{}
+		for _, line := range requirement.FindAllStringSubmatch(page, -1) {
+			versions[line[1]] = line[2] // the last is a replacement's
+		}
+		for name, version := range versions {
+			want, also := product[name]
+			if !also {
+				continue
+			}
+			if shared++; version != want {
+				t.Errorf("%s has %s %s, and go.mod %s: `go get` the later one where the earlier is, and run `go mod tidy` there", path, name, version, want)
+			}
+		}
+	}
+	if shared < 150 {
+		t.Errorf("%d modules were compared, want at least 150", shared)
+	}
+}
+
+// requirement is a line that requires or replaces a module: its path, its version, and the mark of an indirect one.
+var requirement = regexp.MustCompile(`(?m)^\t(\S+)(?: => \S+)? (v\S+)( // indirect)?$`)
