@@ -18,6 +18,9 @@ import (
 	"github.com/outbox-operator/outbox-operator/controllers/internal/pods"
 )
 
+// maxPods bounds what is read of a Job from the API server. The Job has one pod; every user may give others its labels.
+const maxPods = 4
+
 // Runner runs migration Jobs, and looks at them. All fields are required.
 type Runner struct {
 	// Client reads from the cache, and deletes.
@@ -108,8 +111,8 @@ func (r *Runner) explain(ctx context.Context, owner desired.Owner, p plan) (Migr
 	_, failed := finished(*p.explains, batchv1.JobFailed)
 	if failed {
 		p.Reason, p.Detail = pods.LastWords(p.Pods)
-		if p.Detail == "" && p.explains.Status.Failed > 0 { // its pod ended before it, and the one Event that says so has the cause
-			if p.Pods, err = pods.List(ctx, r.Live, owner.GetNamespace(), ofJob); err != nil {
+		if p.Detail == "" && p.explains.Status.Failed > 0 { // the cache may be without the pod's end, and the Event of the failure is recorded once
+			if p.Pods, err = pods.List(ctx, r.Live, owner.GetNamespace(), ofJob, client.Limit(maxPods)); err != nil {
 				return p.Migration, err
 			}
 			p.Reason, p.Detail = pods.LastWords(p.Pods)

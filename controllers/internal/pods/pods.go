@@ -16,9 +16,10 @@ import (
 
 // List returns the pods with the labels, by name. It waits for no annotation that the operator gives to a pod: the same one twice
 // is once. It returns an error when they cannot be listed.
-func List(ctx context.Context, c client.Reader, namespace string, labels map[string]string) ([]corev1.Pod, error) {
+func List(ctx context.Context, c client.Reader, namespace string, labels map[string]string, more ...client.ListOption) ([]corev1.Pod, error) {
 	var pods corev1.PodList
-	if err := c.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels(labels), client.DisableReadYourWritesConsistency); err != nil {
+	more = append(more, client.InNamespace(namespace), client.MatchingLabels(labels), client.DisableReadYourWritesConsistency)
+	if err := c.List(ctx, &pods, more...); err != nil {
 		return nil, fmt.Errorf("list the pods with the labels %v: %w", labels, err)
 	}
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
