@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// raised are the alerts that a run raises by right, with the faults that do. Poisoned events are dead in each run.
-var raised = map[string][]kind{"OutboxDeadLettersGrow": foreground, "OutboxOutcomesRefused": {reject, veto}, "OutboxClaimsRefused": {unclaimed}}
+// raised are the alerts that a run raises by right, with the faults that do.
+var raised = map[string][]kind{"OutboxDeadLettersGrow": {unreadable}, "OutboxOutcomesRefused": {reject}, "OutboxClaimsRefused": {unclaimed}}
 
 // judgeAlerts says which alerts fired, and fails the run for those that nothing has raised. No manager is there to be scraped.
 func (w *world) judgeAlerts(ctx context.Context, from, to time.Time) {

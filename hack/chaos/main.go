@@ -22,8 +22,8 @@
 // is reported as SLOW, and fails the run too. How long the events waited that no fault hit is printed, and fails it beyond
 // a minute.
 //
-// With -alerts the faults are those that leave the destination alone, and no alert may fire, but those that are of what the run
-// does: its events become dead, and it refuses what dispatchers write.
+// With -alerts the faults are those that leave the destination alone, which takes every event then, and no alert may fire, but those that are of
+// what the run does: events that cannot be decoded become dead, and it refuses what dispatchers write.
 //
 // With -copies the dispatchers copy the shop's events, and each destination has one of its own that delivers the copies. Each committed event has one copy
 // in each, made in the transaction that delivers it; and the copies of a key are delivered in the order of their originals. No topic is slow then.

@@ -142,7 +142,7 @@ func (w *world) reviveDead(ctx context.Context, f fault) error {
 		replayed += len(ids)
 	}
 	w.log(f.kind, "up to %d events were replayed", replayed)
-	_ = instruct(context.WithoutCancel(ctx), "http://"+w.address, "repaired=0")
+	_ = instruct(context.WithoutCancel(ctx), "http://"+w.address, w.usual())
 	return nil
 }
 

@@ -31,8 +31,8 @@ func (r *result) print(w io.Writer) {
 	}
 	_ = table.Flush() // to w, which is the caller's
 	l := r.ledger
-	fmt.Fprintf(w, "\n%d events committed, %d of them copies, %d rolled back; %d delivered, %d of them more than once in all", l.committed, l.copies, l.rolledBack, l.delivered, l.duplicates)
-	fmt.Fprintf(w, ", %d withdrawn, %d expired", l.withdrawn, l.expired)
+	fmt.Fprintf(w, "\n%d events committed, %d of them copies, %d rolled back; %d delivered, %d of them more than once in all, %d withdrawn, %d expired",
+		l.committed, l.copies, l.rolledBack, l.delivered, l.duplicates, l.withdrawn, l.expired)
 	for _, reason := range slices.Sorted(maps.Keys(l.dead)) {
 		fmt.Fprintf(w, ", %d dead: %s", l.dead[reason], reason)
 	}

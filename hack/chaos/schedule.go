@@ -48,8 +48,8 @@ const (
 var (
 	foreground = []kind{kill, stop, freeze, crash, cut, bouncer, refuse, hang, restart, choke, mute, gateway, loop, limited, reject, stuck, lag, jump, slow, partly}
 	background = []kind{late, snapshot, clock, scale, unreadable, veto, unclaimed, revive}
-	// ofDestination are those by which the consumer does not take what it would take.
-	ofDestination = []kind{refuse, hang, restart, mute, gateway, stuck, slow, partly}
+	// ofDestination are those by which the consumer does not take an event.
+	ofDestination = []kind{refuse, hang, restart, mute, gateway, stuck, slow, partly, veto}
 )
 
 // fault is one entry of a schedule.

@@ -180,9 +180,14 @@ func (w *world) startConsumer(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	return scenario.Until(ctx, "the consumer responds", func() (bool, string) {
-		err := instruct(ctx, "http://"+w.address, "mute=0")
+		err := instruct(ctx, "http://"+w.address, w.usual())
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// usual instructs the consumer to refuse some events for good; with -alerts none, since an event that is refused for a minute is late.
+func (w *world) usual() string {
+	return map[bool]string{false: "repaired=0", true: "repaired=1"}[w.alerts]
 }
 
 // startProducer starts a producer that writes its own journal.
