@@ -88,8 +88,8 @@ func TestKubernetesIsDownloadedOrElseBuilt(t *testing.T) {
 		"downloaded":          {"test", good, "", map[string]string{"etcd": "downloaded etcd", "kubectl": "downloaded kubectl"}, "Downloaded etcd"},
 		"partly downloaded":   {"node", good, "", map[string]string{"etcd": "downloaded etcd", "kubelet": "downloaded kubelet", "kube-scheduler": "built kube-scheduler"}, "Building"},
 		"wrong checksum":      {"test", strings.Replace(good, fmt.Sprintf("%x", sha512.Sum512(test)), strings.Repeat("0", 128), 1), "", map[string]string{"etcd": "built v3", "kubectl": "built kubectl"}, "has another checksum"},
-		"another system":      {"test", strings.ReplaceAll(good, "Linux", "Plan9"), "", map[string]string{"etcd": "built v3"}, "takes 10 to 12 minutes"},
-		"cannot be reached":   {"test", strings.ReplaceAll(good, server.URL, "http://127.0.0.1:1"), "", map[string]string{"etcd": "built v3"}, "takes 10 to 12 minutes"},
+		"another system":      {"test", strings.ReplaceAll(good, "Linux", "Plan9"), "", map[string]string{"etcd": "built v3"}, "takes 8 to 12 minutes"},
+		"cannot be reached":   {"test", strings.ReplaceAll(good, server.URL, "http://127.0.0.1:1"), "", map[string]string{"etcd": "built v3"}, "takes 8 to 12 minutes"},
 		"given":               {"test", good, "KUBEBUILDER_ASSETS=" + assets, map[string]string{"etcd": "given"}, ""},
 		"given without nodes": {"node", good, "KUBEBUILDER_ASSETS=" + assets, map[string]string{"etcd": "downloaded etcd"}, "Downloaded"},
 	} {

@@ -74,7 +74,7 @@ build() {
   [ -n "$todo" ] || return 0
   command -v go >/dev/null || { echo "$0: go is not in PATH; install the Go toolchain of go.mod" >&2; exit 1; }
   echo "Building" $todo "(Kubernetes $kube, etcd $etcd) from Go modules into $bin." >&2
-  echo "The first time this downloads about 100 MB, takes 10 to 12 minutes for a whole node on two" \
+  echo "The first time this downloads about 100 MB, takes 8 to 12 minutes for a whole node on two" \
     "cores, and leaves 3 GB (4 GB) in Go's build cache. Later runs take no time." >&2
 
   # The whole environment of the build is set here, so that the caller's does not matter.
