@@ -233,6 +233,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"waited for nothing, next to slow topics", story(false, []injected{{kind: slow, start: noon, end: at(70_000)}}, waited), []string{heldUp}},
 		{"waited, as another topic did", story(false, []injected{{kind: refuse, topic: "mail", start: noon, end: at(70_000)}}, waited), []string{heldUp}},
 		{"waited, as another tenant did", story(false, []injected{{kind: partly, start: noon, end: at(70_000)}}, waited), []string{heldUp}},
+		{"waited, behind what two outages left", story(false, []injected{{kind: gateway, start: at(-400_000), end: at(-300_000)}, {kind: gateway, start: at(-300_000), end: at(-210_000)}}, waited), nil},
 		{"waited, as all did", story(false, []injected{{kind: refuse, start: noon, end: at(70_000)}}, waited), nil},
 		{"stood still, as all did", story(false, []injected{{kind: veto, start: at(0), end: at(1500)}, {kind: restart, start: at(100), end: at(200)}}, "insert alice confirm ack"), nil},
 	} {
@@ -403,6 +404,9 @@ func TestMoreThanTheRateIsFound(t *testing.T) {
 	}
 	if l := balance(h); len(l.violations) != 1 || l.violations[0].rule != tooFast {
 		t.Errorf("111 requests in 10 seconds: %+v", l.violations)
+	}
+	if h.faults = []injected{{kind: hang, start: at(14_000), end: at(14_999)}}; len(balance(h).violations) != 0 {
+		t.Error("what was sent while the consumer stood still arrives at once, and is not too fast")
 	}
 	if h.limit = 0; len(balance(h).violations) != 0 {
 		t.Error("without a limit nothing is too fast")

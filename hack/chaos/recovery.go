@@ -211,9 +211,14 @@ func (l *ledger) checkWaits(h *history) {
 }
 
 // hits reports whether a fault was near when an event was committed, and is not another topic's, tenant's or row's. A
-// backlog takes up to twice as long as the outage before it.
+// backlog takes up to twice as long as the outage before it, and the long outages that come meanwhile add theirs.
 func (h *history) hits(f injected, e *event) bool {
 	over := f.end.Add(h.bound + 2*f.end.Sub(f.start))
+	for _, next := range h.faults {
+		if f.kind == gateway && next.kind == gateway && next.start.After(f.start) && next.start.Before(over) {
+			over = over.Add(3 * next.end.Sub(next.start))
+		}
+	}
 	switch {
 	case e.committedAt.Before(f.start.Add(-wanted)) || e.committedAt.After(over), f.kind == slow, f.kind == stop:
 		return false
