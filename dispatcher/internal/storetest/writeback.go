@@ -56,26 +56,29 @@ func ackDedupeKey(r rig) {
 	r.wantIDs("claimed with the same key", r.claim(r.store, 10, lease), second.ID)
 }
 
-// The first release with an error is remembered, through other releases and failures. One without an error keeps the last one.
+// The first release with an error is remembered, through other releases and failures. The last error stays until there is another one.
 // CONTRACT: C-32
 func releaseFault(r rig) {
 	r.enqueue(topic, 1)
 	claim := func() *dispatcher.Event { return r.claim(patient{r.store}, 1, lease)[0] }
-	release := func(e *dispatcher.Event, why string) {
+	release := func(e *dispatcher.Event, why, want string) {
 		lost, err := r.store.Release(r.Context(), []dispatcher.Return{{Lease: e.Lease(), Error: why}})
 		r.wantLost("release", lost, err)
+		if last := r.Row(e.ID).LastError; last != want {
+			r.Errorf("last_error is %q after a release with %q, want %q", last, why, want)
+		}
 	}
 	e := claim()
-	release(e, "")
+	release(e, "", "")
 	if e = claim(); !e.FaultSince.IsZero() {
 		r.Errorf("FaultSince is %v after a release without an error", e.FaultSince)
 	}
 	from := r.Now()
-	release(e, "503")
+	release(e, "503", "503")
 	e = claim()
 	first := e.FaultSince
 	r.wantBetween("FaultSince", first, from, r.Now())
-	release(e, "502")
+	release(e, "502", "502")
 	e = claim()
 	lost, err := r.store.Nack(r.Context(), []dispatcher.Failure{{Lease: e.Lease(), Error: "400"}})
 	r.wantLost("nack", lost, err)
@@ -83,9 +86,7 @@ func releaseFault(r rig) {
 	if e = claim(); !e.FaultSince.Equal(first) {
 		r.Errorf("FaultSince is %v later, want that of the first fault, %v", e.FaultSince, first)
 	}
-	if release(e, ""); r.Row(e.ID).LastError != "400" {
-		r.Errorf("last_error is %q after a release without one, want the one before, 400", r.Row(e.ID).LastError)
-	}
+	release(e, "", "400")
 }
 
 // A release gives the attempt back, whatever was sent. With a delay the row waits. One statement takes both.
