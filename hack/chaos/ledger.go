@@ -283,7 +283,7 @@ func (l *ledger) checkEarlier(h *history, e *event, earlier []*event) {
 		if other.committedAt.IsZero() || !other.committedAt.Before(claimed) {
 			continue // two producers of one key, side by side, have no order
 		}
-		if failedOver && (other.arrived().IsZero() || other.sent >= other.attemptLimit() && other.sent > other.count(claim)+other.count(reclaim)) {
+		if failedOver && (other.arrived().IsZero() || other.sent >= other.attemptLimit()) {
 			continue // the failover may have undone that it was dead, too: with its last attempt, when it arrived later
 		}
 		if over := other.over(); over.After(e.arrived()) {

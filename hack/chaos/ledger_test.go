@@ -173,6 +173,7 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"dead before a failover, and again", story(true, failedOver, wasDead, wasClaimed), nil},
 		{"dead before a failover, and another one was given back before", story(true, failedOver, wasDead, "insert alice release wait alice confirm undone wait bob confirm ack"), nil},
 		{"dead before a failover, and delivered", story(true, failedOver, "once insert alice spent undone undone wait wait wait bob confirm ack", wasClaimed), nil},
+		{"dead before a failover, and delivered, and one claim was not sent", story(true, failedOver, "once insert alice unsent release alice spent undone undone bob confirm ack", wasClaimed), nil},
 		{"refused once before a failover, and overtaken", story(true, failedOver, "insert alice nack undone undone wait wait wait bob confirm ack", wasClaimed), []string{inverted}},
 		{"out of order before a failover", story(true, failedOver, "insert wait wait wait wait wait wait wait bob confirm ack", wasClaimed), []string{inverted}},
 		{"claimed again, since the clock jumped", story(false, jumped, "insert alice confirm bob confirm ack"), nil},
