@@ -342,11 +342,11 @@ func unfollow(ctx context.Context, standby *postgres.Server) error {
 }
 
 // forgotten reports whether a failover took an event with it: it has no row, and was committed while the standby lagged,
-// or, when its producer never learned the outcome, delivered then.
+// or, when no producer learned the outcome or the copy of an event, delivered then, or later under a lease of then.
 func (h *history) forgotten(e *event) bool {
-	at := e.committedAt
+	from, at := e.committedAt, e.committedAt
 	if at.IsZero() {
-		at = e.arrived()
+		from, at = e.arrived().Add(-h.lease), e.arrived()
 	}
-	return len(e.moves) == 0 && h.overlapping(at, at.Add(forgets), func(f injected) bool { return f.kind == lag }) != ""
+	return len(e.moves) == 0 && h.overlapping(from, at.Add(forgets), func(f injected) bool { return f.kind == lag }) != ""
 }

@@ -44,6 +44,9 @@ func story(ordered bool, faults []injected, stories ...string) *history {
 			case "forgotten": // and the number of its lease with it
 				number--
 				continue
+			case "unheard": // by any producer: a copy
+				e.known, e.committed, e.committedAt = false, false, time.Time{}
+				continue
 			case "rollback":
 				e.committed = false
 				continue
@@ -170,6 +173,8 @@ func TestLedgerFindsViolations(t *testing.T) {
 		{"crashed", story(false, crashed, "insert alice confirm bob confirm ack"), nil},
 		{"claimed again under a number that a crash took back", story(false, crashed, "insert alice confirm undone forgotten "+strings.Repeat("wait ", 110)+"bob confirm ack"), []string{tokenTwice}},
 		{"forgotten by a failover", story(true, []injected{{kind: lag, start: at(5), end: at(60)}}, "insert alice confirm undone undone forgotten"), nil},
+		{"delivered after a failover that took its claim along", story(true, []injected{{kind: lag, start: at(5), end: at(25)}}, "unheard insert alice confirm undone undone forgotten"), nil},
+		{"delivered long after a failover, and never committed", story(true, []injected{{kind: lag, start: at(5), end: at(15)}}, "unheard insert alice confirm undone undone forgotten"), []string{ghost}},
 		{"dead before a failover, and again", story(true, failedOver, wasDead, wasClaimed), nil},
 		{"dead before a failover, and another one was given back before", story(true, failedOver, wasDead, "insert alice release wait alice confirm undone wait bob confirm ack"), nil},
 		{"dead before a failover, and delivered", story(true, failedOver, "once insert alice spent undone undone wait wait wait bob confirm ack", wasClaimed), nil},
