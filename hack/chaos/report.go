@@ -47,6 +47,9 @@ func (r *result) print(w io.Writer) {
 		fmt.Fprintf(w, "; %d still tried, a few at a time, since the consumer refuses them", l.tried)
 	}
 	fmt.Fprintln(w)
+	if len(l.waits) == 0 {
+		fmt.Fprintln(w, "A fault was near every event, so this run does not show how long others wait; one with fewer -faults does.")
+	}
 	for _, topic := range slices.Sorted(maps.Keys(l.waits)) {
 		all := l.waits[topic]
 		fmt.Fprintf(w, "%s: %d events that no fault hit waited for %s at the median, %s at p99 (%s are wanted), %s at most\n", topic, len(all),
